@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -25,10 +26,12 @@ double ms_since(Clock::time_point start) {
 
 Status LatencyBench::check_lengths() const {
   const std::int64_t positions = config_.max_position_embeddings;
-  if (prompt_max() > positions)
-    return make_error(ErrorCode::invalid_argument,
-                      "a prompt of {} tokens exceeds the model's {} positions", prompt_max(),
-                      positions);
+  for (const auto& [flag, prompts] :
+       {std::pair("--prefill", &settings_.prefill), std::pair("--mixed", &settings_.mixed)})
+    for (const std::int64_t tokens : *prompts)
+      if (tokens > positions)
+        return make_error(ErrorCode::invalid_argument, "{} ({}) exceeds the model's {} positions",
+                          flag, tokens, positions);
   // As differences: a sum could overflow.
   if (settings_.context > positions || settings_.steps > positions - kStepsBefore ||
       settings_.context > positions - kStepsBefore - settings_.steps)

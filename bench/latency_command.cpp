@@ -7,10 +7,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
-<<<<<<< HEAD
 #include <thread>
-=======
->>>>>>> kernels
 #include <utility>
 #include <vector>
 
@@ -20,6 +17,7 @@
 #include "app/build_info.h"
 #include "app/command.h"
 #include "app/model_flags.h"
+#include "app/rank_flags.h"
 #include "base/log.h"
 #include "bench/latency_bench.h"
 #include "bench/result_file.h"
@@ -53,345 +51,15 @@ struct LatencyOptions {
   ModelFlags selected;
   bench::LatencySettings steps;
   std::string kv_dtype = "bf16";
-  std::string experts = "whole";
+  RankFlags cut;
   std::int64_t rank = -1;  // all of them
   std::string out;
   std::string commit;
   double bandwidth = 4.45e12;  // bytes a second that an H200 reads
   bool no_classes = false;
 
-<<<<<<< HEAD
-  std::int64_t ranks() const { return steps.shard.ranks; }
+  std::int64_t ranks() const { return cut.ranks; }
   bool alone() const { return rank >= 0 && ranks() > 1; }
-=======
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
-/// A class of operators and the bytes it has to read.
-struct OpClass {
-  std::string name;
-  Trace::Selection selects;
-  double bytes = 0.0;
-};
-
-class Bench {
- public:
-  Bench(const LatencyOptions& options, const SelectedModel& selected)
-      : options_(options), config_(selected.config), sources_(selected.sources()) {}
-
-  /// What is asked for has positions in the model: the cache of more would be taken all the same.
-  Status check_lengths() const {
-    const std::int64_t positions = config_.max_position_embeddings;
-    for (const auto& [flag, prompts] :
-         {std::pair("--prefill", &options_.prefill), std::pair("--mixed", &options_.mixed)})
-      for (const std::int64_t tokens : *prompts)
-        if (tokens > positions)
-          return make_error(ErrorCode::invalid_argument, "{} ({}) exceeds the model's {} positions",
-                            flag, tokens, positions);
-    // As differences: a sum could overflow.
-    if (options_.context > positions || options_.steps > positions - kStepsBefore ||
-        options_.context > positions - kStepsBefore - options_.steps)
-      return make_error(ErrorCode::invalid_argument,
-                        "--context ({}), --steps ({}) and {} steps before them exceed the model's "
-                        "{} positions",
-                        options_.context, options_.steps, kStepsBefore, positions);
-    return {};
-  }
-
-  Status start(std::unique_ptr<Backend> backend) {
-    const std::int64_t decodes_max =
-        *std::max_element(options_.batches.begin(), options_.batches.end());
-    // A prompt beside decodes has the first batch slot.
-    const std::int64_t batch_max = decodes_max + (options_.mixed.empty() ? 0 : 1);
-    std::int64_t mixed_max = 0;
-    for (const std::int64_t prompt : options_.mixed)
-      mixed_max = std::max(mixed_max, decodes_max + prompt);
-    // Contexts grow by the timed steps and some to get going.
-    const std::int64_t decoded = options_.context + options_.steps + kStepsBefore;
-    const std::int64_t context_max = std::max(decoded, prompt_max());
-    const std::int64_t pages_each = ceil_div(decoded, kPageTokens);
-    const std::int64_t pages_long = ceil_div(context_max, kPageTokens);  // of the first sequence
-    // Room for contexts to be filled by more than a step's tokens at a time.
-    tokens_max_ =
-        std::max({prompt_max(), batch_max, mixed_max,
-                  std::min<std::int64_t>(options_.context, kFillTokens), std::int64_t{1}});
-    WorkerSettings settings;
-    settings.load.limits = {.tokens_max = tokens_max_,
-                            .sequences_max = batch_max,
-                            .context_max = context_max,
-                            .logit_rows_max = batch_max,
-                            .vocabulary = 0};
-    settings.load.kv_pages = std::max(batch_max * pages_each, pages_long);
-    settings.load.kv_dtype = options_.kv_dtype == "fp8" ? DType::f8_e4m3 : DType::bf16;
-    settings.tokenizer_tokens = config_.vocab_size;
-    const Clock::time_point begin = Clock::now();
-    KOHO_TRY_ASSIGN(Worker worker, Worker::create(config_, sources_, settings, std::move(backend),
-                                                  std::make_unique<OneRank>()));
-    worker_ = std::make_unique<Worker>(std::move(worker));
-    steps_ = std::make_unique<bench::Steps>(*worker_, config_.vocab_size, batch_max, pages_each,
-                                            pages_long);
-    KOHO_TRY_ASSIGN(const MemoryUse use, worker_->backend().memory_use());
-    std::printf("%s, start %.1f s, %.2f GB held, %.2f GB free\n",
-                worker_->backend().description().c_str(), ms_since(begin) / 1e3,
-                static_cast<double>(use.held_bytes) / 1e9,
-                static_cast<double>(use.free_bytes) / 1e9);
-    std::fflush(stdout);
-    allocations_ = use.allocations;
-    return {};
-  }
-
-  Result<Report> prefill(std::int64_t tokens) {
-    Report report;
-    report.step = "prefill";
-    report.batch = 1;
-    report.tokens = tokens;
-    report.context = tokens;
-    const bench::Sequences prompt{.length = tokens};
-    KOHO_TRY(time_alone(report, {&prompt, 1}));
-    return report;
-  }
-
-  /// Decodes of `batch` sequences and a prompt of `prompt` tokens in one step.
-  Result<Report> mixed(std::int64_t batch, std::int64_t prompt) {
-    Report report;
-    report.step = "mixed";
-    report.batch = batch + 1;
-    report.tokens = batch + prompt;
-    report.context = options_.context;
-    KOHO_TRY(steps_->fill(1, batch, options_.context, tokens_max_));
-    const bench::Sequences sequences[] = {
-        {.batch_slot = 1, .count = batch, .first = options_.context}, {.length = prompt}};
-    KOHO_TRY(time_alone(report, sequences));
-    return report;
-  }
-
-  Result<Report> decode(std::int64_t batch) {
-    Report report;
-    report.step = "decode";
-    report.batch = batch;
-    report.tokens = batch;
-    KOHO_TRY(steps_->fill(0, batch, options_.context, tokens_max_));
-    std::int64_t at = options_.context;
-    const auto decodes = [batch](std::int64_t first) {
-      return bench::Sequences{.count = batch, .first = first, .follows = true};
-    };
-    for (int i = 0; i < kStepsBefore; ++i) {
-      KOHO_TRY(steps_->enqueue(decodes(at++)));
-      KOHO_TRY(steps_->finish());
-    }
-    // Each step is enqueued before the one before it has ended, as the engine does.
-    const Clock::time_point begin = Clock::now();
-    KOHO_TRY(steps_->enqueue(decodes(at++)));
-    for (std::int64_t i = 1; i < options_.steps; ++i) {
-      const Clock::time_point host = Clock::now();
-      KOHO_TRY(steps_->enqueue(decodes(at++)));
-      report.host_ms += ms_since(host) / static_cast<double>(options_.steps - 1);
-      KOHO_TRY(steps_->finish());
-    }
-    report.traffic = worker_->last_traffic();
-    KOHO_TRY(steps_->finish());
-    report.ms = ms_since(begin) / static_cast<double>(options_.steps);
-    report.context = at;
-    KOHO_TRY(classify(report, 10));
-    record_kernels(report, 9);
-    KOHO_TRY_ASSIGN(const MemoryUse use, worker_->backend().memory_use());
-    if (use.allocations != allocations_)
-      return make_error(ErrorCode::internal, "steps allocated device memory: {} times",
-                        use.allocations - allocations_);
-    return report;
-  }
-
-  const std::string machine() const { return worker_->backend().description(); }
-
- private:
-  static constexpr int kStepsBefore = 4;
-  static constexpr std::int64_t kFillTokens = 2048;  // at once
-
-  /// Tokens of the longest prompt.
-  std::int64_t prompt_max() const {
-    std::int64_t most = 0;
-    for (const std::int64_t tokens : options_.prefill) most = std::max(most, tokens);
-    for (const std::int64_t tokens : options_.mixed) most = std::max(most, tokens);
-    return most;
-  }
-
-  /// Times a step that begins when the one before it has ended, and where its time goes.
-  Status time_alone(Report& report, std::span<const bench::Sequences> sequences) {
-    std::vector<double> times;
-    for (int round = 0; round < 4; ++round) {
-      const Clock::time_point begin = Clock::now();
-      KOHO_TRY(steps_->enqueue(sequences));
-      report.host_ms = ms_since(begin);
-      report.traffic = worker_->last_traffic();
-      KOHO_TRY(steps_->finish());
-      if (round > 0) times.push_back(ms_since(begin));
-    }
-    report.ms = bench::median(times);
-    KOHO_TRY(classify(report, 2));
-    record_kernels(report, 3);
-    return {};
-  }
-
-  /// Mean over the sparse layers of how many different experts the last step's rows chose.
-  Result<double> distinct_experts(std::int64_t rows) {
-    if (config_.num_moe_layers() == 0) return 0.0;
-    double sum = 0.0;
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(rows * config_.num_experts_per_tok));
-    for (std::int64_t layer = 0; layer < config_.num_moe_layers(); ++layer) {
-      // The step again, up to this layer's router.
-      std::int64_t routers = 0;
-      worker_->backend().trace().select([&routers, layer](Op op, std::int64_t) {
-        if (routers > layer) return false;
-        if (op == Op::route) ++routers;
-        return true;
-      });
-      KOHO_TRY(worker_->repeat());
-      KOHO_TRY(worker_->backend().download(std::as_writable_bytes(std::span<std::int32_t>(ids)),
-                                           worker_->model().chosen_experts(rows)));
-      sum += static_cast<double>(std::set<std::int32_t>(ids.begin(), ids.end()).size());
-    }
-    worker_->backend().trace().select({});
-    return sum / static_cast<double>(config_.num_moe_layers());
-  }
-
-  /// The classes and what each has to read in a step of `report`.
-  std::vector<OpClass> classes(const Report& report) const {
-    const auto is = [](Op wanted) {
-      return [wanted](Op op, std::int64_t) { return op == wanted; };
-    };
-    const std::int64_t qkv = config_.query_width() + 2 * config_.key_value_width();
-    const auto linear = [](std::int64_t wanted) {
-      return
-          [wanted](Op op, std::int64_t columns) { return op == Op::linear && columns == wanted; };
-    };
-    const double hidden = static_cast<double>(config_.hidden_size);
-    const double layers = static_cast<double>(config_.num_hidden_layers);
-    const double moe_layers = static_cast<double>(config_.num_moe_layers());
-    const double dense_layers = layers - moe_layers;
-    const double element = config_.quantization ? 1.0 : 2.0;
-    const double query = static_cast<double>(config_.query_width());
-    const double dense = static_cast<double>(config_.intermediate_size);
-    const double expert = 3.0 * hidden * static_cast<double>(config_.moe_intermediate_size);
-    const double shared = 3.0 * hidden * static_cast<double>(config_.shared_intermediate_size());
-    const double kv_bytes = static_cast<double>(
-        kv_bytes_per_token(config_, options_.kv_dtype == "fp8" ? DType::f8_e4m3 : DType::bf16));
-    const bool decodes = report.step == "decode";
-    double cached = static_cast<double>(report.tokens);
-    if (decodes) cached = static_cast<double>(report.batch * report.context);
-    if (report.step == "mixed")
-      cached += static_cast<double>((report.batch - 1) * (report.context - 1));
-    return {
-        {"qkv", linear(qkv), layers * static_cast<double>(qkv) * hidden * element},
-        {"rope, kv write", is(Op::qk_norm_rope_store_kv), 0.0},
-        {"attention", is(Op::attention), cached * kv_bytes},
-        {"o (and dense down)", linear(config_.hidden_size),
-         layers * query * hidden * element + dense_layers * hidden * dense * element},
-        {"dense gate_up", linear(2 * config_.intermediate_size),
-         dense_layers * 2.0 * hidden * dense * element},
-        {"norms", [](Op op, std::int64_t) { return op == Op::rms_norm || op == Op::add_rms_norm; },
-         0.0},
-        {"router", is(Op::route),
-         moe_layers * static_cast<double>(config_.n_routed_experts) * hidden * 2.0},
-        {"experts", is(Op::experts),
-         moe_layers * (report.distinct_experts.value_or(0.0) * expert + shared) * element},
-        {"head", linear(config_.vocab_size),
-         static_cast<double>(config_.vocab_size) * hidden * 2.0},
-        {"sampling", is(Op::sample), static_cast<double>(report.batch * config_.vocab_size) * 4.0},
-        {"the rest",
-         [](Op op, std::int64_t) {
-           return op == Op::embed || op == Op::gather_rows || op == Op::silu_mul ||
-                  op == Op::gather_input_ids || op == Op::commit_sampled;
-         },
-         0.0},
-    };
-  }
-
-  Status classify(Report& report, int rounds) {
-    if (options_.no_classes) return {};
-    KOHO_TRY_ASSIGN(report.distinct_experts, distinct_experts(report.tokens));
-    for (const OpClass& op_class : classes(report)) {
-      // The whole step first: a class run for itself leaves odd arrays behind.
-      worker_->backend().trace().select({});
-      KOHO_TRY(worker_->repeat());
-      worker_->backend().trace().select(op_class.selects);
-      KOHO_TRY_ASSIGN(const std::unique_ptr<CapturedGraph> graph, worker_->capture_repeat());
-      std::vector<double> times;
-      for (int round = 0; round <= rounds; ++round) {
-        const Clock::time_point begin = Clock::now();
-        KOHO_TRY(graph->replay());
-        KOHO_TRY(worker_->backend().synchronize());
-        if (round > 0) times.push_back(ms_since(begin));
-      }
-      report.classes.push_back({op_class.name, bench::median(times), op_class.bytes});
-    }
-    worker_->backend().trace().select({});
-    return {};
-  }
-
-  /// The kernels' own times in the step's graph and in each class's. A system that cannot record
-  /// them is told once, and all else is measured as ever; an error of the device itself comes back
-  /// with the next step.
-  void record_kernels(Report& report, int rounds) {
-    if (!options_.kernels || kernels_refused_) return;
-    const Status status = try_record_kernels(report, rounds);
-    worker_->backend().trace().select({});
-    if (status.ok()) return;
-    log::warning("kernels are not recorded: {}", status.error().message);
-    kernels_refused_ = true;
-    report.kernels = {};
-  }
-
-  Status try_record_kernels(Report& report, int rounds) {
-    Worker& worker = *worker_;
-    Backend& backend = worker.backend();
-    {
-      KOHO_TRY_ASSIGN(const std::unique_ptr<CapturedGraph> graph, worker.capture_repeat());
-      KOHO_TRY(graph->replay());
-      KOHO_TRY(backend.synchronize());
-      const Clock::time_point begin = Clock::now();
-      for (int round = 0; round < rounds; ++round) KOHO_TRY(graph->replay());
-      KOHO_TRY(backend.synchronize());
-      report.kernels.graph_ms = ms_since(begin) / rounds;
-    }
-    KOHO_TRY_ASSIGN(const std::unique_ptr<KernelProfiler> recorder, make_kernel_profiler());
-    const auto record = [&]() -> Result<KernelSummary> {
-      KOHO_TRY_ASSIGN(const std::unique_ptr<CapturedGraph> graph, worker.capture_repeat());
-      std::vector<KernelSummary> replays;
-      for (int round = 0; round <= rounds; ++round) {
-        KOHO_TRY(graph->replay());
-        KOHO_TRY(backend.synchronize());
-        KOHO_TRY_ASSIGN(const std::vector<KernelTime> kernels, recorder->take());
-        if (round > 0) replays.push_back(summarise(kernels));
-      }
-      return bench::median_replay(std::move(replays));
-    };
-    KOHO_TRY_ASSIGN(report.kernels.step, record());
-    if (report.kernels.empty())
-      return make_error(ErrorCode::unsupported, "CUPTI saw none on {}", backend.description());
-    if (options_.no_classes) return {};
-    for (const OpClass& op_class : classes(report)) {
-      // As in classify().
-      backend.trace().select({});
-      KOHO_TRY(worker.repeat());
-      KOHO_TRY(backend.synchronize());
-      KOHO_TRY(recorder->take());
-      backend.trace().select(op_class.selects);
-      KOHO_TRY_ASSIGN(const KernelSummary alone, record());
-      report.kernels.classes.push_back({op_class.name, static_cast<double>(alone.busy_ns) / 1e6});
-    }
-    return {};
-  }
-
-  const LatencyOptions& options_;
-  const ModelConfig& config_;
-  const ModelSources& sources_;
-  std::int64_t tokens_max_ = 0;
-  std::int64_t allocations_ = 0;
-  bool kernels_refused_ = false;
-  std::unique_ptr<Worker> worker_;
-  std::unique_ptr<bench::Steps> steps_;
->>>>>>> kernels
 };
 
 /// What measures the same again.
@@ -399,9 +67,7 @@ std::string command_of(const LatencyOptions& options) {
   const bench::LatencySettings& steps = options.steps;
   const LatencyOptions usual;
   std::string command = "koho bench latency" + model_flags(options.selected);
-  command += flag_text("ranks", options.ranks(), usual.ranks()) +
-             flag_text("rank", options.rank, usual.rank) +
-             flag_text("experts", options.experts, usual.experts);
+  command += options.cut.text() + flag_text("rank", options.rank, usual.rank);
   command += fmt::format(" --batch {} --context {} --prefill {}", fmt::join(steps.batches, ","),
                          steps.context, fmt::join(steps.prefill, ","));
   if (!steps.mixed.empty()) command += fmt::format(" --mixed {}", fmt::join(steps.mixed, ","));
@@ -503,8 +169,9 @@ Status complete(LatencyOptions& options, const ModelConfig& config) {
   bench::LatencySettings& steps = options.steps;
   steps.kv_dtype = options.kv_dtype == "fp8" ? DType::f8_e4m3 : DType::bf16;
   steps.classes = !options.no_classes;
-  steps.shard.experts =
-      options.experts == "whole" ? ExpertLayout::expert_parallel : ExpertLayout::tensor_parallel;
+  steps.shard.ranks = options.ranks();
+  steps.shard.experts = options.cut.experts == "whole" ? ExpertLayout::expert_parallel
+                                                       : ExpertLayout::tensor_parallel;
   steps.shard.rank = std::max<std::int64_t>(options.rank, 0);
   steps.random_tokens = options.alone();
   return check_shard(config, steps.shard);
@@ -519,13 +186,15 @@ std::vector<std::pair<std::string, std::string>> file_members(const LatencyOptio
   if (options.ranks() == 1) return members;
   members.insert(members.end(), {{"ranks", fmt::to_string(options.ranks())},
                                  {"rank", fmt::to_string(options.steps.shard.rank)},
-                                 {"experts", log::quoted(options.experts)},
+                                 {"experts", log::quoted(options.cut.experts)},
                                  {"links", options.alone() ? "\"excluded\"" : "\"measured\""}});
   return members;
 }
 
 Status run(LatencyOptions options) {
-  KOHO_TRY_ASSIGN(const SelectedModel selected, load_selected_model(options.selected));
+  KOHO_TRY_ASSIGN(SelectedModel selected, load_selected_model(options.selected));
+  selected.device.devices = options.cut.devices;
+  KOHO_TRY_ASSIGN(selected.device.collectives, choose_collectives(options.cut.collectives));
   KOHO_TRY(complete(options, selected.config));
   const bench::LatencyConditions conditions{.config = selected.config,
                                             .shard = options.steps.shard,
@@ -582,19 +251,10 @@ Runner add_bench_latency(CommandLine& command) {
   command.add_option("--bandwidth", options->bandwidth, "Bytes a second that the device reads")
       ->check(positive())
       ->capture_default_str();
-  command
-      .add_option("--ranks", options->steps.shard.ranks,
-                  "Tensor-parallel ranks: groups of CPU threads, or GPUs")
-      ->check(at_least(1))
-      ->capture_default_str();
+  add_cut_flags(command, options->cut);
   command
       .add_option("--rank", options->rank, "Measure this one alone, on one device; all if left out")
       ->check(at_least(0));
-  command
-      .add_option("--experts", options->experts,
-                  "Experts over ranks: whole (each rank has some) or sliced (a slice of all)")
-      ->check(one_of({"whole", "sliced"}))
-      ->capture_default_str();
   command.add_flag("--no-classes", options->no_classes, "Only whole steps");
   command.add_flag("--kernels", options->steps.kernels,
                    "The kernels' own times, by CUPTI (CUDA only)");

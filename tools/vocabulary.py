@@ -117,7 +117,7 @@ EXCEPTIONS = (
     ("tools/vocabulary.py", "*", "the table itself"),
     ("tests/check_sources_test.py", "*", "tries the table"),
     ("models/tiny/*", "*", "texts that the embedded model was trained on"),
-    ("*.html", "borders?", "CSS"),
+    ("*.css", "borders?", "CSS"),
     ("bench/grammar_bench.cpp", "merge[sd]?|merging", "merges of byte-pair encoding"),
 )
 

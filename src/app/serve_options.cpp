@@ -224,6 +224,24 @@ std::string ServeOption::environment_name() const {
   return made;
 }
 
+Status read_template_defaults(ServeOptions& options, const std::string& text) {
+  KOHO_TRY_ASSIGN(const chat::Json json, chat::parse_json(text));
+  for (std::size_t i = 0; i < json.keys.size(); ++i) {
+    const std::string& key = json.keys[i];
+    const bool value = json.items[i].boolean;
+    if (key == "enable_thinking" || key == "thinking") {
+      options.enable_thinking = value;
+    } else if (key == "clear_thinking") {
+      options.preserve_thinking =
+          value ? api::PreserveThinking::never : api::PreserveThinking::always;
+    } else {
+      return make_error(ErrorCode::invalid_argument,
+                        "expected enable_thinking or clear_thinking, found '{}'", key);
+    }
+  }
+  return {};
+}
+
 Result<ServeOptions> read_serve_options(const std::vector<std::string>& arguments) {
   ServeOptions options;
   KOHO_TRY_ASSIGN(const std::vector<Argument> given, split_arguments(options, arguments));

@@ -85,6 +85,10 @@ Result<ServeOptions> read_serve_options(const std::vector<std::string>& argument
 /// invalid_argument (a file without a key).
 Result<std::vector<server::ApiKeySettings>> read_api_keys(const ServeOptions& options, bool again);
 
+/// Sets the defaults of enable_thinking and clear_thinking from a JSON object. Errors:
+/// invalid_argument.
+Status read_template_defaults(ServeOptions& options, const std::string& text);
+
 /// The table as help text.
 std::string serve_help();
 /// The options in effect, one "name: value" per line: a config file that sets the same.

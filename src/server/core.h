@@ -108,6 +108,7 @@ class Core {
   /// The running requests, oldest first, `rows_max` at most.
   std::vector<LiveRequest> live_requests(std::size_t rows_max) const;
   RequestLog& request_log() { return request_log_; }
+  const RequestLog& request_log() const { return request_log_; }
   /// Takes a sample of the statistics if one is due. Called at every tick.
   void take_sample();
   const History& history() const { return history_; }

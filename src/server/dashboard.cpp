@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <iterator>
 #include <map>
 #include <span>
@@ -54,6 +55,19 @@ void append_steps(std::string& out, const Engine& engine) {
 std::string dashboard_status(const Core& core) {
   return fmt::format(R"({{"needs_key":{},"version":"{}","readiness":{}}})",
                      !core.api_keys()->empty(), kVersion, core.readiness_json());
+}
+
+std::string dashboard_history(const Core& core, std::string_view period) {
+  std::int64_t period_s = 0;
+  const auto [end, error] = std::from_chars(period.begin(), period.end(), period_s);
+  return error == std::errc() && end == period.end() ? core.history().json(period_s)
+                                                     : std::string();
+}
+
+std::string dashboard_requests(const Core& core) {
+  constexpr std::size_t kLiveRowsMax = 200;
+  return requests_json(core.live_requests(kLiveRowsMax), core.request_log().rows(),
+                       core.clock().now_us());
 }
 
 std::string dashboard_event(const Core& core) {

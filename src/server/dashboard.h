@@ -19,6 +19,12 @@ std::string_view dashboard_policy();
 /// readiness, as a JSON object.
 std::string dashboard_status(const Core& core);
 
+/// The samples of one range of the history, by their period in seconds as text; "": there is none.
+std::string dashboard_history(const Core& core, std::string_view period);
+
+/// The running requests, oldest first, and the last ended ones (requests_json).
+std::string dashboard_requests(const Core& core);
+
 /// One server-sent event with the engine's statistics, its last steps and the server's counters. It
 /// asks clients to reconnect after one second.
 std::string dashboard_event(const Core& core);

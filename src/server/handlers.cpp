@@ -2,7 +2,6 @@
 #include "server/handlers.h"
 
 #include <algorithm>
-#include <charconv>
 #include <ctime>
 #include <memory>
 #include <vector>
@@ -227,9 +226,7 @@ Response answer_ui_status(Core& core, const RoutedRequest& /*call*/) {
 }
 
 Response answer_ui_history(Core& core, const RoutedRequest& call) {
-  std::int64_t period_s = 0;
-  std::from_chars(call.rest.data(), call.rest.data() + call.rest.size(), period_s);
-  std::string json = core.history().json(period_s);
+  std::string json = dashboard_history(core, call.rest);
   if (json.empty())
     return refuse(ErrorStyle::openai, 404, "not_found",
                   "there are samples of 1, 10 and 240 seconds: /ui/history/1");
@@ -237,9 +234,7 @@ Response answer_ui_history(Core& core, const RoutedRequest& call) {
 }
 
 Response answer_ui_requests(Core& core, const RoutedRequest& /*call*/) {
-  constexpr std::size_t kLiveRowsMax = 200;
-  return json_response(requests_json(core.live_requests(kLiveRowsMax), core.request_log().rows(),
-                                     core.clock().now_us()));
+  return json_response(dashboard_requests(core));
 }
 
 // ---- the table

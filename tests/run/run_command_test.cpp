@@ -313,14 +313,10 @@ TEST_F(RunCommand, ALatencyBenchRefusesWhatItCannotMeasure) {
              "positions"},
         Case{"--context 131037", "--context (131037), --steps (32) and 4 steps"},
         Case{"--context 1 --steps 9223372036854775807", "--steps (9223372036854775807)"},
-<<<<<<< HEAD
-        Case{"--prefill 131073", "--prefill (131073) exceeds the model's 131072 positions"},
-        Case{"--ranks 2 --rank 2", "there is no rank 2 of 2"}, Case{"--experts half", "whole"},
-=======
         Case{"--prefill 64,131073", "--prefill (131073) exceeds the model's 131072 positions"},
         Case{"--mixed 131073", "--mixed (131073) exceeds the model's 131072 positions"},
-        Case{"--mixed 0", "--mixed"},
->>>>>>> kernels
+        Case{"--mixed 0", "--mixed"}, Case{"--ranks 2 --rank 2", "there is no rank 2 of 2"},
+        Case{"--experts half", "whole"},
         Case{"--bandwidth -3", "--bandwidth: expected a number above 0, found '-3'"},
         Case{"--bandwidth 0", "above 0, found '0'"},
         Case{"--bandwidth nan", "above 0, found 'nan'"},

@@ -146,11 +146,11 @@ class Page:
         self.call("Input.insertText", text=text)
 
     def press(self, key, shift=False):
-        codes = {"Enter": 13, "Escape": 27, "Tab": 9, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, " ": 32}
+        key_codes = {"Enter": 13, "Escape": 27, "Tab": 9, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, " ": 32}
         text = {"Enter": "\r", " ": " "}.get(key)
         for kind in ("keyDown", "keyUp"):
             more = {"text": text} if text and kind == "keyDown" else {}
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key], modifiers=8 if shift else 0, **more)
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=key_codes[key], modifiers=8 if shift else 0, **more)
 
     def choose_files(self, selector, paths):
         root = self.call("DOM.getDocument")["root"]["nodeId"]

@@ -4,7 +4,8 @@
 serious at three sizes in light and dark; the console stays empty.
 
   tests/server/ui_test.py --install                           brings Debian's chromium (as root) and axe-core (pip) first
-  tests/server/ui_test.py --screenshots FOLDER                keeps a picture of every view, size and theme
+  tests/server/ui_test.py --screenshots FOLDER                keeps a picture of every view, size and theme; the documentation's
+                                                              dashboard-light.png is metrics-laptop-light.png
   tests/server/ui_test.py SCENE ...                           only these scenes
 
 Without Chromium it says so and exits with 77, which ctest reports as skipped.
@@ -12,7 +13,6 @@ Without Chromium it says so and exits with 77, which ctest reports as skipped.
 import argparse
 import contextlib
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -20,15 +20,12 @@ import sys
 import tempfile
 import time
 import urllib.request
-import zipfile
 
 import clients
 from browser import Page, until
+from ui_walk import AXE, QUESTION, SIZES, Walk, install, load
 
 SKIPPED = 77
-SIZES = {"phone": (390, 844), "laptop": (1360, 860), "desktop": (1920, 1080)}
-AXE = clients.ROOT / "build" / "axe" / "axe.min.js"
-QUESTION = "What is the weather in Lisbon?"
 PAGE_BYTES_MAX = 300_000
 HOSTILE = """# A <b>title</b>
 
@@ -53,73 +50,6 @@ HOSTILE = """# A <b>title</b>
 <script>window.broken=1</script>
 ```
 """
-
-
-class Walk:
-    """One server, one tab, and what every scene needs."""
-
-    def __init__(self, args, page, url, folder):
-        self.args, self.page, self.url, self.folder = args, page, url, folder
-        self.axe_text = AXE.read_text() if AXE.exists() else None
-
-    def open(self, tab="chat", theme="light"):
-        self.page.open("about:blank")
-        self.page.open(f"{self.url}/ui?theme={theme}#/{tab}")
-        self.ready()
-
-    def ready(self):
-        until(lambda: self.page.text("#state") == "ready", lambda: f"not ready: {self.page.text('#state')} {self.page.errors}")
-
-    def fresh(self):
-        """A browser that has never seen the page."""
-        self.page.open(self.url + "/ui")
-        self.page.js("localStorage.clear(); sessionStorage.clear(); 0")
-        self.page.open("about:blank")
-        self.open()
-        self.page.js("settings.sampling.temperature = 0; 0")
-
-    def ask(self, text, tokens=None):
-        """Sends a message; an answer of `tokens` tokens, where so many are given."""
-        self.page.js(f"settings.sampling.min_tokens = {json.dumps(tokens)} ?? 0; settings.sampling.max_tokens = {json.dumps(tokens)} ?? 400; 0")
-        self.page.type("#text", text)
-        self.page.press("Enter")
-
-    def answered(self):
-        until(lambda: self.page.text("#send") == "Send" and not self.page.count(".running"), lambda: "no end of " + self.page.text("#log"))
-
-    def weather(self):
-        """The conversation with a tool call; returns the answer's text."""
-        if not self.page.js("document.querySelector('#use-tools').checked"):
-            self.page.click("#use-tools")
-        self.ask(QUESTION)
-        until(lambda: self.page.shown(".give"), lambda: "the model called no tool: " + self.page.text("#log"))
-        self.page.click(".give")
-        self.answered()
-        return self.page.text(".message:last-child .markdown")
-
-    def expect_errors(self, *parts):
-        """The console has exactly these entries, or none."""
-        for part in parts:
-            until(lambda part=part: self.page.js("1") and any(part in error for error in self.page.errors), lambda part=part: f"no {part}: {self.page.errors}")
-        left = [error for error in self.page.errors if not any(part in error for part in parts)]
-        assert not left, left
-        self.page.errors.clear()
-
-    def axe(self, where):
-        """axe-core finds nothing serious in what is shown."""
-        if self.axe_text is None:
-            return
-        self.page.js(self.axe_text + "; 0")
-        found = self.page.js("axe.run(document, {resultTypes: ['violations']}).then(r => r.violations.map(v => ({id: v.id, impact: v.impact, help: v.help, "
-                             "nodes: v.nodes.slice(0, 3).map(n => n.target.join(' ') + ': ' + n.failureSummary)})))")
-        serious = [violation for violation in found if violation["impact"] in ("serious", "critical")]
-        assert not serious, f"{where}: {json.dumps(serious, indent=1)}"
-        for violation in found:
-            print(f"    axe, {violation['impact']}: {where}: {violation['id']}: {violation['nodes']}")
-
-    def shot(self, name):
-        if self.args.screenshots:
-            self.page.screenshot(self.args.screenshots / f"{name}.png")
 
 
 # ---- scenes, each on a browser that has never seen the page
@@ -327,15 +257,15 @@ def metrics_tab(walk):
     """Charts have axes that fit, values under the pointer and the arrow keys, and ranges from the server."""
     page = walk.page
     walk.weather()
-    load(page, 3, 200)
+    load(walk.url, 3, 200)
     page.click("#tab-metrics")
     until(lambda: page.count("#charts .chart") == 6 and page.count("#charts polyline") >= 4, "no lines")
     for name in ("tiny", "tokens", "cpu", "GiB", "one device"):
         assert name in page.text("#facts"), (name, page.text("#facts"))
     until(lambda: page.js("metrics.newest.completed") >= 5, "the requests did not end")
     until(lambda: "p99" in page.text("#charts-now .note"), "no percentiles")
-    marks = page.js("[...document.querySelector('#charts svg').querySelectorAll('text')].map(e => e.textContent)")
-    assert "0" in marks and len(marks) >= 5 and any(":" in mark for mark in marks), marks
+    ticks = page.js("[...document.querySelector('#charts svg').querySelectorAll('text')].map(e => e.textContent)")
+    assert "0" in ticks and len(ticks) >= 5 and any(":" in tick for tick in ticks), ticks
     most = page.js("Math.max(...metrics.samples.map(s => Math.max(s[metrics.fields.decode], s[metrics.fields.prefill])))")
     top = page.js("Math.max(...[...document.querySelector('#charts svg').querySelectorAll('text')].map(e => e.textContent)"
                   ".filter(t => !t.includes(':')).map(t => parseFloat(t.replace(',', '')) * (t.includes('k') ? 1000 : 1)))")
@@ -425,6 +355,13 @@ def phone(walk):
         page.click("#tab-" + tab)
         wide = page.js("document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0, f"{tab} is {wide} pixels wider than the screen"
+        if tab == "requests":
+            load(walk.url, 1, 20_000)
+            until(lambda: page.shown("#running-rows button"), "no running request")
+            right = page.js("document.querySelector('#running-rows button').getBoundingClientRect().right - innerWidth")
+            assert right <= 0, f"the button that cancels ends {right} pixels beyond the screen"
+            page.click("#running-rows button")
+            until(lambda: "No request is running" in page.text("#running-rows"), "not cancelled")
         small = page.js("[...document.querySelectorAll('button')].filter(e => e.checkVisibility() && e.getClientRects().length && e.getBoundingClientRect().height < 24).map(e => e.textContent)")
         assert not small, f"too small to touch: {small}"
     page.size(*SIZES["laptop"])
@@ -434,7 +371,7 @@ def looks(walk):
     """Every tab at three sizes in light and dark: axe-core, no overflow, and a picture."""
     page = walk.page
     walk.weather()
-    load(page, 4, 1500)
+    load(walk.url, 4, 1200)
     page.js("fetch('/v1/completions', {method: 'POST', headers: {'Content-Type': 'application/json'}, body: '{\"prompt\": \"x\", \"max_tokens\": -7, \"model\": \"tiny\"}'}); 0")
     page.js(f"current.messages.push({{role: 'user', content: 'Show me some Markdown.'}}, {{role: 'assistant', content: {json.dumps(HOSTILE)}}}); save(current); 0")
     walk.expect_errors("400 (Bad Request)")
@@ -470,44 +407,27 @@ def one_file(walk):
     print(f"    {size} bytes; {policy}")
 
 
-def load(page, requests, tokens):
-    """Starts requests of so many tokens, without waiting for them."""
-    page.js(f"for (let i = 0; i < {requests}; i++) fetch('/v1/completions', {{method: 'POST', headers: {{'Content-Type': 'application/json'}},"
-            f"body: JSON.stringify({{model: 'tiny', prompt: 'Once upon a time there was a fox ' + i, max_tokens: {tokens}, ignore_eos: true}})}}); 0")
-
-
 SCENES = [chat, regenerate_and_edit, stop, cancel, reload, files_and_settings, errors, markdown, metrics_tab, keyboard, phone, one_file, looks, keys]
-
-
-# ---- what it needs
-
-def install():
-    """Chromium from Debian, as root, and axe-core from PyPI's wheel, of which no code runs."""
-    if shutil.which("chromium") is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-        for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", "chromium", "fonts-dejavu-core"]):
-            subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
-    if AXE.exists():
-        return
-    AXE.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:",
-                        "--require-hashes", "-r", str(pathlib.Path(__file__).with_name("axe-requirements.txt")), "-d", folder], check=True)
-        wheel = zipfile.ZipFile(next(pathlib.Path(folder).glob("*.whl")))
-        AXE.write_bytes(wheel.read(next(name for name in wheel.namelist() if name.endswith("/axe.min.js"))))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenes", nargs="*", metavar="SCENE", help=", ".join(scene.__name__ for scene in SCENES))
     parser.add_argument("--install", action="store_true", help="bring what is missing")
+    parser.add_argument("--install-only", action="store_true", help="the same, and test nothing")
     parser.add_argument("--chromium", default="chromium")
     parser.add_argument("--koho", default=str(clients.ROOT / "build/release/src/app/koho"))
     parser.add_argument("--model", default=str(clients.ROOT / "models/tiny"))
     parser.add_argument("--screenshots", type=pathlib.Path, metavar="FOLDER")
     args = parser.parse_args()
-    if args.install:
-        install()
+    if args.install or args.install_only:
+        try:
+            install()
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"not installed: {error}")
+            return 1
+    if args.install_only:
+        return 0 if shutil.which(args.chromium) else SKIPPED
     if shutil.which(args.chromium) is None:
         print(f"skipped: there is no {args.chromium}; tests/server/ui_test.py --install brings it")
         return SKIPPED

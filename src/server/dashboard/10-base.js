@@ -20,8 +20,9 @@ function make(tag, attributes = {}, ...children) {
 // ---- words for numbers
 
 const fixed = (n, digits) => n.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
+const atMost = (n, digits) => n.toLocaleString("en", { maximumFractionDigits: digits });
 /** Two digits or more: 0.12, 4.5, 12, 987. */
-const short = (n) => (Number.isInteger(n) ? fixed(n, 0) : Math.abs(n) < 1 ? fixed(n, 2) : Math.abs(n) < 10 ? fixed(n, 1) : fixed(n, 0));
+const short = (n) => atMost(n, Math.abs(n) < 1 ? 2 : Math.abs(n) < 10 ? 1 : 0);
 
 function count(n) {
   if (n >= 1e9) return fixed(n / 1e9, 2) + " G";
@@ -42,7 +43,7 @@ function bytes(n) {
   while (n >= 1024 && unit < 4) { n /= 1024; ++unit; }
   return (n < 10 && unit > 0 ? fixed(n, 1) : fixed(n, 0)) + " " + units[unit];
 }
-const percent = (share) => fixed(100 * share, share === 0 || share >= 0.1 ? 0 : share >= 0.01 ? 1 : 2) + " %";
+const percent = (share) => atMost(100 * share, share === 0 || share >= 0.1 ? 0 : share >= 0.01 ? 1 : 2) + " %";
 const clock = (seconds, exact) => new Date(seconds * 1000).toLocaleTimeString("en-GB",
   { hour: "2-digit", minute: "2-digit", second: exact ? "2-digit" : undefined });
 

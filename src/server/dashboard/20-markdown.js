@@ -102,8 +102,8 @@ function elementOf(block, depth) {
     return quote;
   }
   if (kind === "heading") {
-    const [, marks, text] = HEADING.exec(lines[0]);
-    return make("h" + Math.min(marks.length + 2, 6), {}, ...inline(text, 0)); // h1 and h2 are the page's
+    const [, run, text] = HEADING.exec(lines[0]);
+    return make("h" + Math.min(run.length + 2, 6), {}, ...inline(text, 0)); // h1 and h2 are the page's
   }
   return make("p", {}, ...inline(lines.map((line) => line.replace(/^\s+/, "")).join("\n"), 0));
 }
@@ -228,13 +228,13 @@ function piece(text, at, depth) {
 }
 
 function codeSpan(text, at) {
-  const marks = /^`+/.exec(text.slice(at, at + 20))[0];
-  for (let end = at + marks.length; (end = text.indexOf(marks, end)) >= 0 && end - at < kLookAhead; ++end) {
-    if (text[end + marks.length] === "`" || text[end - 1] === "`") continue;
-    const inside = text.slice(at + marks.length, end).replace(/\n/g, " ");
-    return { nodes: [make("code", {}, inside.replace(/^ (.*) $/, "$1"))], end: end + marks.length };
+  const run = /^`+/.exec(text.slice(at, at + 20))[0];
+  for (let end = at + run.length; (end = text.indexOf(run, end)) >= 0 && end - at < kLookAhead; ++end) {
+    if (text[end + run.length] === "`" || text[end - 1] === "`") continue;
+    const inside = text.slice(at + run.length, end).replace(/\n/g, " ");
+    return { nodes: [make("code", {}, inside.replace(/^ (.*) $/, "$1"))], end: end + run.length };
   }
-  return { nodes: [marks], end: at + marks.length };
+  return { nodes: [run], end: at + run.length };
 }
 
 function angle(text, at) {
@@ -273,18 +273,18 @@ function linkAt(text, at, depth) {
 
 function emphasis(text, at, depth) {
   const c = text[at];
-  const mark = text[at + 1] === c ? c + c : c;
-  const tag = TAGS[mark], begin = at + mark.length;
+  const sign = text[at + 1] === c ? c + c : c;
+  const tag = TAGS[sign], begin = at + sign.length;
   const inWord = /\w/.test(text[at - 1] ?? "");
-  if (!tag || /\s/.test(text[begin] ?? " ") || (c === "_" && inWord)) return { nodes: [mark], end: begin };
-  for (let end = begin + 1; (end = text.indexOf(mark, end)) >= 0 && end - at < kLookAhead; ++end) {
+  if (!tag || /\s/.test(text[begin] ?? " ") || (c === "_" && inWord)) return { nodes: [sign], end: begin };
+  for (let end = begin + 1; (end = text.indexOf(sign, end)) >= 0 && end - at < kLookAhead; ++end) {
     if (/\s/.test(text[end - 1]) || text[end - 1] === "\\") continue;
-    if (c === "_" && /\w/.test(text[end + mark.length] ?? "")) continue;
-    if (mark.length === 2 && text[end + 2] === c) ++end; // ***: the first one ends what is inside
-    if (mark.length === 1 && (text[end + 1] === c || text[end - 1] === c)) { ++end; continue; } // of a longer mark
-    return { nodes: [make(tag, {}, ...inline(text.slice(begin, end), depth + 1))], end: end + mark.length };
+    if (c === "_" && /\w/.test(text[end + sign.length] ?? "")) continue;
+    if (sign.length === 2 && text[end + 2] === c) ++end; // ***: the first one ends what is inside
+    if (sign.length === 1 && (text[end + 1] === c || text[end - 1] === c)) { ++end; continue; } // of a longer sign
+    return { nodes: [make(tag, {}, ...inline(text.slice(begin, end), depth + 1))], end: end + sign.length };
   }
-  return { nodes: [mark], end: begin };
+  return { nodes: [sign], end: begin };
 }
 
 // ---- colours of code

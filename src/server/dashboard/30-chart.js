@@ -5,11 +5,11 @@
 const kMargin = { left: 46, right: 10, top: 8, bottom: 20 };
 const kHeight = 150;
 
-/** The numbers to mark from 0 to at least `most`, about four: 0, 50, 100, 150. */
+/** The numbers to show from 0 to at least `most`, about four: 0, 50, 100, 150. */
 function ticksTo(most) {
   if (!(most > 0)) return [0, 1];
   const rough = most / 4, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((n) => n * power).find((n) => n >= rough);
+  const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough);
   const ticks = [];
   for (let i = 0; i === 0 || ticks[i - 1] < most * 0.999; ++i) ticks.push(i * step);
   return ticks;
@@ -26,7 +26,7 @@ function draw(tag, attributes, ...children) {
 class Chart {
   /**
    * options: title; kind: "lines", "areas" or "bars"; series: [{name, style: "a".."c" or "bad"}]; format: a value in words;
-   * axis: a mark of the y axis in words (else format); most: the least upper end of the y axis; note: text below.
+   * axis: a tick of the y axis in words (else format); most: the least upper end of the y axis; note: text below.
    */
   constructor(options) {
     this.options = options;
@@ -51,7 +51,7 @@ class Chart {
   set(points, more = {}) {
     this.points = points;
     this.ends = more.ends ?? null;
-    this.marks = more.marks ?? null; // [[x, text]] of the x axis
+    this.xTicks = more.xTicks ?? null; // [[x, text]] of the x axis
     this.note.textContent = more.note ?? "";
     this.render();
   }
@@ -82,24 +82,24 @@ class Chart {
     for (const tick of ticks) {
       const y = this.y(tick).toFixed(1);
       parts.push(draw("line", { class: "grid", x1: kMargin.left, x2: width - kMargin.right, y1: y, y2: y }),
-        draw("text", { class: "mark", x: kMargin.left - 6, y: Number(y) + 3.5, "text-anchor": "end" }, tick === 0 ? "0" : (options.axis ?? options.format)(tick)));
+        draw("text", { class: "tick", x: kMargin.left - 6, y: Number(y) + 3.5, "text-anchor": "end" }, tick === 0 ? "0" : (options.axis ?? options.format)(tick)));
     }
-    let free = 0; // a mark that would cover the one before it is left out
-    for (const [x, text] of this.marks ?? []) {
+    let free = 0; // a tick that would cover the one before it is left out
+    for (const [x, text] of this.xTicks ?? []) {
       const half = 3.2 * text.length, at = Math.max(this.x(x), half), anchor = at > width - half ? "end" : "middle";
       if (at - half < free) continue;
       free = at + half + 6;
-      parts.push(draw("text", { class: "mark", x: at.toFixed(1), y: kHeight - 5, "text-anchor": anchor }, text));
+      parts.push(draw("text", { class: "tick", x: at.toFixed(1), y: kHeight - 5, "text-anchor": anchor }, text));
     }
-    options.series.forEach((series, i) => parts.push(...this.marksOf(series, i, inner / slots)));
+    options.series.forEach((series, i) => parts.push(...this.shapesOf(series, i, inner / slots)));
     if (points.length === 0)
-      parts.push(draw("text", { class: "mark", x: kMargin.left + inner / 2, y: kHeight / 2, "text-anchor": "middle" }, "nothing measured yet"));
+      parts.push(draw("text", { class: "tick", x: kMargin.left + inner / 2, y: kHeight / 2, "text-anchor": "middle" }, "nothing measured yet"));
     this.rule = draw("line", { class: "rule", y1: kMargin.top, y2: kHeight - kMargin.bottom, x1: -9, x2: -9 });
     this.svg.replaceChildren(...parts, this.rule);
     if (this.cursor >= 0) this.show(Math.min(this.cursor, points.length - 1), false);
   }
 
-  marksOf(series, i, slot) {
+  shapesOf(series, i, slot) {
     const { points, options } = this;
     if (options.kind === "bars") {
       const width = Math.max(Math.min(slot * 0.8, 24), 1);

@@ -66,14 +66,14 @@ function showNumbers(now) {
 
 // ---- charts
 
-/** The samples' times to mark on the axis, round in the clock, at most `most`. */
-function timeMarks(first, last, most) {
+/** The samples' times to show on the axis, round in the clock, at most `most`. */
+function timeTicks(first, last, most) {
   const span = last - first;
   const step = [10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600].find((s) => span / s <= most) ?? 43200;
   const zone = new Date(last * 1000).getTimezoneOffset() * 60;
-  const marks = [];
-  for (let t = Math.ceil((first - zone) / step) * step + zone; t <= last; t += step) marks.push([t, clock(t, step < 60)]);
-  return marks;
+  const ticks = [];
+  for (let t = Math.ceil((first - zone) / step) * step + zone; t <= last; t += step) ticks.push([t, clock(t, step < 60)]);
+  return ticks;
 }
 
 function showHistory() {
@@ -90,8 +90,8 @@ function showHistory() {
       x: position(sample[fields.time]), label: clock(sample[fields.time], metrics.range < 60),
       values: names.map((name) => { const value = sample[fields[name]]; return value < 0 ? null : value; }),
     }));
-    const marks = timeMarks(first, last, chart.svg.clientWidth > 420 ? 6 : 3).map(([t, text]) => [position(t), text]);
-    chart.set(points, { ends: [position(first), position(last)], marks });
+    const ticks = timeTicks(first, last, Math.max(Math.floor(chart.svg.clientWidth / 80), 3)).map(([t, text]) => [position(t), text]);
+    chart.set(points, { ends: [position(first), position(last)], xTicks: ticks });
   }
 }
 
@@ -101,8 +101,8 @@ function showSteps(steps) {
     return { x: i, label: `step ${step}: ${tokens} tokens, ${decodes} of them decodes, ${waiting} sequences waiting`,
       values: prefill ? [us / 1000, null] : [null, us / 1000] };
   });
-  const marks = points.length ? [[0, "step " + steps[0][0]], [points.length - 1, String(steps[steps.length - 1][0])]] : [];
-  stepsChart.set(points, { marks });
+  const ticks = points.length ? [[0, "step " + steps[0][0]], [points.length - 1, String(steps[steps.length - 1][0])]] : [];
+  stepsChart.set(points, { xTicks: ticks });
 }
 
 /** A latency's bounds rise by 2^(1/4) from 1/16 ms. */
@@ -112,9 +112,9 @@ function showHistogram(chart, histogram) {
   const points = histogram.counts.map((n, i) => ({ x: i, values: [n],
     label: `${duration(boundMs(histogram.first + i - 1))} to ${duration(boundMs(histogram.first + i))}` }));
   const every = Math.ceil(points.length / 4);
-  const marks = points.filter((_, i) => i % every === 0).map((p) => [p.x, duration(boundMs(histogram.first + p.x))]);
+  const ticks = points.filter((_, i) => i % every === 0).map((p) => [p.x, duration(boundMs(histogram.first + p.x))]);
   const [p50, p95, p99] = histogram.percentiles_ms;
-  chart.set(points, { marks, note: histogram.count === 0 ? ""
+  chart.set(points, { xTicks: ticks, note: histogram.count === 0 ? ""
     : `${count(histogram.count)} measured: mean ${duration(histogram.sum_ms / histogram.count)}, p50 ${duration(p50)}, p95 ${duration(p95)}, p99 ${duration(p99)}` });
 }
 

@@ -4,8 +4,8 @@
 const cancelling = new Map(); // id -> what became of the click
 
 const cell = (text, attributes = {}) => make("td", attributes, text);
-const number = (value, words = count) => cell(value === null || value === undefined ? "–" : words(value), { class: "n" });
-const idCell = (id) => cell(id.length > 18 ? id.slice(0, 16) + "…" : id, { class: "code", title: id });
+const number = (value, words = count, style = "n") => cell(value === null || value === undefined ? "–" : words(value), { class: style });
+const idCell = (id) => cell(id.length > 18 ? id.slice(0, 16) + "…" : id, { class: "code wide", title: id });
 
 async function cancelRequest(id) {
   cancelling.set(id, "asked");
@@ -21,7 +21,7 @@ function runningRow(row) {
   const state = cancelling.get(row.id);
   const button = make("button", { class: "small", "aria-label": "Cancel request " + row.id, onclick: () => cancelRequest(row.id), disabled: state === "asked" },
     state === "asked" ? "Cancelling" : "Cancel");
-  return make("tr", {}, idCell(row.id), cell(row.path), cell(row.state), number(row.age_ms, duration), number(row.prompt_tokens),
+  return make("tr", {}, idCell(row.id), cell(row.path, { class: "wide" }), cell(row.state), number(row.age_ms, duration), number(row.prompt_tokens, count, "n wide"),
     number(row.tokens), number(row.tokens_per_s, short), make("td", {}, button, state && state !== "asked" ? make("span", { class: "error" }, " " + state) : null));
 }
 
@@ -31,7 +31,7 @@ function endedRow(row) {
   const words = row.failed ? `${row.finish}${row.status ? ` (${row.status})` : ""}` : kResults[row.finish] ?? row.finish;
   const result = make("td", { class: row.failed ? "error" : row.finish === "length" || row.finish === "abort" ? "warn" : null }, words);
   if (row.message) result.append(make("span", { class: "reason" }, row.message));
-  return make("tr", { class: row.failed ? "failed" : null }, cell(clock(row.ended, true)), idCell(row.id), cell(row.path), result,
+  return make("tr", { class: row.failed ? "failed" : null }, cell(clock(row.ended, true)), idCell(row.id), cell(row.path, { class: "wide" }), result,
     number(row.prompt_tokens), number(row.cached_tokens), number(row.tokens), number(row.first_token_ms, duration), number(row.tokens_per_s, short),
     number(row.total_ms, duration));
 }

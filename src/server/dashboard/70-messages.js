@@ -89,8 +89,8 @@ function updateAssistant(message, view = views.get(message)) {
   view.reasoning.hidden = !message.reasoning_content;
   if (message.reasoning_content) {
     // Open while the model reasons, folded when it answers; afterwards the reader's click counts.
-    if (view.thought !== thinks) view.reasoning.open = thinks;
-    view.thought = thinks;
+    if (view.reasoned !== thinks) view.reasoning.open = thinks;
+    view.reasoned = thinks;
     view.reasoningTitle.textContent = thinks ? "Reasoning …" : message.reasoning_ms ? `Reasoned for ${duration(message.reasoning_ms)}` : "Reasoning";
     if (view.reasoningText.textContent.length !== message.reasoning_content.length) view.reasoningText.textContent = message.reasoning_content;
   }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Joins the page's files into one and writes it as a C++ string, with the content security policy that lets a browser run
+"""Puts the page's files together into one and writes it as a C++ string, with the content security policy that lets a browser run
 exactly this style and this script. CMake calls it:
 
     join.py OUTPUT.cpp page.html STYLE.css ... SCRIPT.js ...
