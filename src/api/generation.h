@@ -104,8 +104,8 @@ struct GenerationRequest {
   std::shared_ptr<const chat::ToolSchemas> tool_schemas;  // null: tool tags are text
 };
 
-/// The token ids of a prompt, of a text with more than `ids_max` only the first ones; `total` is the
-/// number of all. Requires: a tokenizer, if the prompt is text. Errors: as Tokenizer::encode.
+/// The token ids of a prompt, of a text with more than `ids_max` only the first ones; `total` is
+/// the number of all. Requires: a tokenizer, if the prompt is text. Errors: as Tokenizer::encode.
 Result<std::vector<Token>> tokenize(const PromptInput& prompt,
                                     const Tokenizer* tokenizer,
                                     std::size_t ids_max,

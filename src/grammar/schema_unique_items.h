@@ -8,8 +8,8 @@
 
 namespace koho {
 
-/// An array of different values of a list of at most 8 scalars, as the choice of all such arrays; of
-/// more than 5 values, of those in the list's order. nullopt: `schema` is no such array.
+/// An array of different values of a list of at most 8 scalars, as the choice of all such arrays;
+/// of more than 5 values, of those in the list's order. nullopt: `schema` is no such array.
 std::optional<json::Value> without_unique_items(const json::Value& schema);
 
 }  // namespace koho

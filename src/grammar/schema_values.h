@@ -31,7 +31,8 @@ void set_member(json::Value& object, std::string_view name, json::Value value);
 json::Value take_member(json::Value& object, std::string_view name);
 
 /// A schema that lists its values (enum, const) without those that its other keywords exclude, as
-/// an enum; `false` if none is left; any other schema as it is. nullopt: a keyword cannot be judged.
+/// an enum; `false` if none is left; any other schema as it is. nullopt: a keyword cannot be
+/// judged.
 std::optional<json::Value> with_listed_values(json::Value schema);
 
 /// Whether `value` satisfies the keywords of `schema`: types, lists, bounds of numbers and lengths.

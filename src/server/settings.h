@@ -41,8 +41,8 @@ struct ServerSettings {
   std::size_t buffer_bytes_max =
       256U << 10U;  // unsent bytes of a connection; its request is paused beyond them
   std::size_t inline_body_bytes = 4U << 10U;  // a pool thread reads larger bodies
-  /// Memory for all bodies at once: their bytes, and three times those of the bodies that the pool's
-  /// threads parse at the moment.
+  /// Memory for all bodies at once: their bytes, and three times those of the bodies that the
+  /// pool's threads parse at the moment.
   std::size_t bodies_bytes_max = 1'000'000'000;
 
   std::string model_name;  // label `model_name` of the metrics
