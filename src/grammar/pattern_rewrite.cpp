@@ -197,7 +197,7 @@ class Rewriter {
                                                                         {"Punctuation", "P"},
                                                                         {"Space_Separator", "Zs"},
                                                                         {"Symbol", "S"},
-                                                                        {"Mark", "M"},
+
                                                                         {"Alphabetic", "L"},
                                                                         {"Alpha", "L"},
                                                                         {"Lowercase", "Ll"},

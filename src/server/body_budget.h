@@ -33,7 +33,7 @@ class BodyBudget {
   std::atomic<std::size_t> bytes_{0};
 };
 
-/// The part of the budget that one body has; given back at its end.
+/// The part of the budget that one body has; given back with it.
 class BodyShare {
  public:
   BodyShare() = default;

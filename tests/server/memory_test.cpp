@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a body costs: four bytes of memory for each of its bytes, whatever it holds but for a text
-// that is one word, and 1 GB for all bodies at once. Each case has a process of its own, whose peak the kernel tells.
+// that is one word, and 1 GB for all bodies at once. Each case has a process of its own, whose peak
+// the kernel tells.
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -131,7 +132,7 @@ const Case kCases[] = {
     {"field_of_the_wrong_kind", kChat, metadata_of_numbers, 413},
     {"long_text", kChat, long_text, 400},
     {"long_text_four_times", kChat, long_text, 400, 4},
-    // A text without blanks and marks is one word to the tokenizer, whose merges of a word take
+    // A text without blanks is one word to the tokenizer, whose merges of a word take
     // another 8 bytes for each of its bytes.
     {"one_word_of_han", kChat, long_han_text, 400, 1, 12.0},
     {"one_word_with_escapes", kChat, long_escaped_text, 400, 1, 12.0},
