@@ -225,6 +225,12 @@ def errors(walk):
     until(lambda: "1 refused" in page.text("#numbers"), lambda: page.text("#numbers"))
     page.click("#tab-requests")
     until(lambda: "top_k" in page.text("#ended-rows tr.failed"), lambda: page.text("#ended-rows"))
+    shown = page.js("feed.abort(); showLoading({status: 'loading', waiting_for: 'the weights', progress: 0.4, seconds_left: 12});"
+                    "[$('loading-text').textContent, $('loading-bar').value, $('state').textContent]")
+    assert shown == ["Loading the weights, 12.0 s left", 0.4, "loading 40 %"], shown
+    walk.axe("loading")
+    walk.ready()
+    assert not page.shown("#gate"), "the bar of loading stays"
 
 
 def markdown(walk):
