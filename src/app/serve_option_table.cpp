@@ -109,8 +109,7 @@ std::vector<ServeOption> compute_options() {
        "GPU of each rank, or one for all; left out: the ranks' numbers", Takes::value,
        [](O& o, S v) { return set_numbers(o.runtime.device.devices, v, 0, 1023); },
        [](const O& o) { return fmt::format("{}", fmt::join(o.runtime.device.devices, ",")); }},
-      {"Compute", "--collectives", "HOW", "Between GPUs: peer memory, nccl, or auto",
-       Takes::value,
+      {"Compute", "--collectives", "HOW", "Between GPUs: peer memory, nccl, or auto", Takes::value,
        [](O& o, S v) -> Status {
          KOHO_TRY_ASSIGN(o.runtime.device.collectives, choose_collectives(v));
          return {};
