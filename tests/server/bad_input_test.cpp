@@ -143,7 +143,7 @@ TEST(BadInput, RefusesUnknownModels) {
     refuse(api, R"("model":"unknown")", 404, "model", "model_not_found");
     // A missing model is the served one: the next field is at fault.
     refuse_body(api, R"({"prompt":7,"messages":[]})", 400, api == Api::chat ? "messages" : "prompt",
-                "");
+                api == Api::chat ? "" : "invalid_prompt");
   }
 }
 

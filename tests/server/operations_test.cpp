@@ -316,7 +316,9 @@ TEST(Operations, AnswersLlamaCppsClients) {
             text_at(get(port, "/server_info").json(), "max_num_seqs"));
   EXPECT_EQ(text_at(props.json(), "default_generation_settings.n_ctx"),
             text_at(get(port, "/server_info").json(), "max_model_len"));
-  EXPECT_EQ(text_at(get(port, "/slots").json(), "0.is_processing"), "false");
+  const Reply slots = get(port, "/slots");
+  EXPECT_EQ(std::to_string(slots.json().items.size()), text_at(props.json(), "total_slots"));
+  EXPECT_EQ(text_at(slots.json(), "1.id"), "1");
 }
 
 TEST(Operations, GeneratesFromIdsToIds) {
