@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <unistd.h>
+#include <utility>
 
 #include <fmt/core.h>
 
 #include "app/terminal.h"
+#include "base/check.h"
 #include "base/json_writer.h"
 #include "chat/json.h"
 
@@ -113,9 +116,14 @@ chat::Message AnswerDisplay::message() const {
   made.role = "assistant";
   made.content = chat::Json::string(parsed_.content);
   if (!parsed_.reasoning.empty()) made.reasoning_content = parsed_.reasoning;
-  for (const chat::ParsedOutput::Call& call : parsed_.calls)
+  // What the model wrote has no limit but the context's.
+  std::size_t values_left = std::numeric_limits<std::size_t>::max();
+  for (const chat::ParsedOutput::Call& call : parsed_.calls) {
+    Result<chat::Json> arguments = chat::read_arguments(call.arguments, values_left);
+    KOHO_CHECK(arguments.ok());
     made.tool_calls.push_back(
-        {.id = call.id, .name = call.name, .arguments = chat::read_arguments(call.arguments)});
+        {.id = call.id, .name = call.name, .arguments = std::move(*arguments)});
+  }
   return made;
 }
 
