@@ -259,6 +259,11 @@ def projection_rows(*records):
     return out
 
 
+def soak_rows(record):
+    return [[f"{row['requests']:,}", f"{row['seconds']:.0f}", f"{row['left']:,}", f"{row['limited']:,}",
+             f"{row['resident_mb'][0]} · {row['resident_mb'][-1]}", str(row["threads"]), str(row["unaccounted"])] for row in record.rows]
+
+
 def throughput_rows(*records):
     return [[record.data["commit"], str(record.data["max_concurrency"]), f"{record.data['random_input_len']} + {record.data['random_output_len']}",
              f"{record.data['output_throughput']:,.0f}", f"{record.data['median_ttft_ms']:.0f}", f"{record.data['median_tpot_ms']:.1f}",
@@ -396,6 +401,8 @@ TABLES = {
                          "4 H200"), projection_rows,
                         "*m*: the step is measured. *s*: it is scaled by the memories' nominal rates, 3.35 / 4.8 / 8 TB/s. *l*: links are 184 "
                         "all-reduces as measured among 4 H200s (2026-11-20), with the bytes of 8; a part of them is in the step already"),
+    "soak": Table((("xeon", "soak"),), ("requests", "s", "clients that left", "at a limit", "resident MB, after 5 % and at the end", "threads", "left over"),
+                  soak_rows),
     # docs/performance.md: beside others
     "peer-vllm": Table((("peers", "vllm"),), ("GLM-4.5-Air-FP8, one H200", "unit", "vLLM 0.26.0", "koho", "ratio"), peer_rows),
     "cpu-llama": Table((("spr", "2core-cpu-model"),), ("2.1 GB model, two threads", "koho", "llama.cpp, Q8_0", "ratio"), llama_rows),

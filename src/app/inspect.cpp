@@ -33,7 +33,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kExamples =
     R"(The memory plan is arithmetic on sizes: it splits the weights as tensor-parallel ranks would hold
-them. koho itself runs on one GPU today. "Room" is what a GPU has left after the weights and a reserve
+them. koho itself has run on two GPUs at once, not on more. "Room" is what a GPU has left after the weights and a reserve
 of 6 GB (activations, CUDA graphs, CUDA context).
 
 Examples:
@@ -43,7 +43,7 @@ Examples:
 
 constexpr double kReserveGb = 6.0;
 constexpr std::int64_t kUsefulTokens = 32'768;  // a plan fits if a sequence of so many does
-constexpr std::int64_t kGpusToday = 1;          // that koho starts; more are planned only
+constexpr std::int64_t kGpusTried = 2;          // at once, so far
 
 struct Gpu {
   std::string name;
@@ -283,7 +283,7 @@ void print_fits(const Json& report, const InspectOptions& options) {
     std::cout << fmt::format("  {} x {} ({:.0f} GB), {} tokens of context in all{}:\n      {}\n",
                              count, gpu, line["memory_gb"].get<double>(),
                              line["kv_tokens"].get<std::int64_t>(),
-                             count > kGpusToday ? ", planned: koho starts one GPU today" : "",
+                             count > kGpusTried ? ", not tried on so many GPUs yet" : "",
                              serve_command(options, report["model"].get<std::string>(), count));
   }
   if (done.empty()) std::cout << "  on none of the GPUs of the plan above\n";

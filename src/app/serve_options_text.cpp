@@ -15,7 +15,7 @@ std::string serve_help() {
       "Each flag --some-name is also an environment variable (KOHO_SOME_NAME) and a line of the "
       "config file\n(some-name: value). A flag overrides the file, the file overrides the "
       "environment.\n"
-      "koho runs on the CPU, where ranks are groups of threads, or on one GPU.\n";
+      "koho runs on the CPU or on NVIDIA GPUs of one host, a rank on each.\n";
   const ServeOptions defaults;
   std::string_view group;
   for (const ServeOption& option : serve_option_table()) {
