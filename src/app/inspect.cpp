@@ -393,7 +393,7 @@ Runner add_inspect(CommandLine& command) {
       ->needs(config);
   command
       .add_option("--gpus", options->gpus,
-                  "Number of GPUs of the memory plan (default: 1, 2, 4 and 8; koho runs on 1)")
+                  "Number of GPUs of the memory plan (default: 1, 2, 4 and 8)")
       ->check(between(1, 1024));
   command
       .add_option(

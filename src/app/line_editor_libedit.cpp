@@ -136,6 +136,9 @@ class TerminalEditor final : public LineEditor {
   Result<Read> read(const std::string& prompt, std::string& line) override {
     state_ = {.prompt = prompt};
     write_out(kBracketPastes);
+    // Keys one by one before the prompt shows: libedit alone does this behind it, and a Ctrl-D
+    // between the two would be lost.
+    el_wset(editor_, EL_PREP_TERM, 1);
     int count = 0;
     const wchar_t* typed = el_wgets(editor_, &count);
     write_out(kPlainPastes);

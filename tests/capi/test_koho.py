@@ -69,7 +69,7 @@ class Library(unittest.TestCase):
 
     def test_the_options_are_the_headers(self):
         struct = re.search(r"typedef struct EngineOptions \{(.*?)\} EngineOptions;", HEADER, re.DOTALL).group(1)
-        declared = re.findall(r"^\s+u?int32_t (\w+);", struct, re.MULTILINE)
+        declared = re.findall(r"^\s+(?:u?int32_t|const int32_t\*|const char\*) (\w+);", struct, re.MULTILINE)
         self.assertEqual(declared, [name for name, _ in library.EngineOptionsStruct._fields_])
 
     def test_the_numbers_of_infos_are_the_headers(self):
@@ -267,7 +267,7 @@ class KvAccounting(unittest.TestCase):
     def test_a_sequence_lies_on_one_rank_under_data_parallel_attention(self):
         config = str(ROOT / "tests" / "data" / "configs" / "glm-4.7.json")
         for attention, rank_tokens in (("tp", None), ("dp", 46016)):
-            line = self.inspect("--config", config, "--gpus", "8", "--attention", attention)["plan"][0]
+            line = self.inspect("--config", config, "--gpu", "H200", "--gpus", "8", "--attention", attention)["plan"][0]
             longest = rank_tokens or line["kv_tokens"]
             self.assertEqual(line["kv_tokens_of_a_sequence_max"], longest)
             self.assertEqual(line["kv_tokens"], longest * (8 if rank_tokens else 1))

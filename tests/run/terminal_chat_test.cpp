@@ -192,6 +192,7 @@ TEST(TerminalChat, ColoursMarkdownAndCode) {
                            "\x1b[34mreturn\x1b[0m", "\x1b[33m42\x1b[0m", "\x1b[2m# why", "```"})
     ASSERT_TRUE(chat.sees(part)) << part << ": " << chat.screen();
   ASSERT_TRUE(chat.sees("generated")) << chat.screen();
+  ASSERT_TRUE(chat.sees("> ")) << chat.screen();
   chat.type(kEnd);
   EXPECT_EQ(chat.exit_code(), 0);
 }

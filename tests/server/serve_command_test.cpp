@@ -395,7 +395,7 @@ TEST(ServeCommand, AWallClockThatJumpsMovesNoTimer) {
   const Reply late =
       post(port, "/v1/completions",
            R"({"model":"tiny","prompt":"a","max_tokens":2000,"ignore_eos":true,"timeout":0.01})");
-  EXPECT_EQ(late.status, 503) << late.body;
+  EXPECT_EQ(late.status, 408) << late.body;
   EXPECT_EQ(idle.get("/livez")->status, 200);
   process.signal(SIGTERM);
   EXPECT_EQ(process.wait(), 0) << process.output();
