@@ -107,7 +107,7 @@ TEST(Front, TooManyFailuresEndTheServerWithItsExitCode) {
     if (failure == 3) break;
     ASSERT_TRUE(is_ready_after(port, failure));
   }
-  EXPECT_EQ(process.wait(), 6) << process.output();
+  EXPECT_EQ(process.wait(), 11) << process.output();
   EXPECT_NE(process.output().find("the engine has failed"), std::string::npos);
 }
 
