@@ -3,7 +3,8 @@
 """The front door of koho: sets up a machine, builds, and runs the main jobs. Standard library only.
 
     ./run.py --smoke          set up, build, answer the embedded model's demonstration prompts, check every answer
-    ./run.py --test           set up, build, pass all tests of the program as users have it; --sanitize: under ASan and UBSan
+    ./run.py --test           set up, build, pass all tests of the program as users have it; --sanitize: under ASan and UBSan;
+                              --sanitize threads: those of what runs on several threads, under ThreadSanitizer
     ./run.py --build          set up and build only; leaves build/koho and build/engine.so
     ./run.py --bench          set up, build, measure throughput and latencies through engine.so
     ./run.py --wheel          set up, build, leave the Python wheel in build/dist (pip install build/dist/koho-*.whl)
@@ -320,9 +321,22 @@ def measure(options):
         say(f"written to {options.json}")
 
 
+# The tests of what runs on several threads. All others under ThreadSanitizer: tools/nightly.py.
+THREADED_TESTS = ("src/engine/engine_test", "tests/server/server_test")
+
+
+def test_threads():
+    """Builds the tests of engine and server under ThreadSanitizer, and runs them."""
+    configure_and_build("tsan", [pathlib.Path(program).name for program in THREADED_TESTS])
+    for program in THREADED_TESTS:
+        step(f"{program} (tsan)", [str(ROOT / "build" / "tsan" / program), "--gtest_brief=1"], cwd=ROOT)
+
+
 def test(device, sanitize):
     """Builds and runs every test: as users have the program, or, but for those about time and memory, under AddressSanitizer
     and UndefinedBehaviorSanitizer."""
+    if sanitize == "threads":
+        return test_threads()
     preset = "dev" if sanitize else build(device, everything=True)
     if sanitize:
         configure_and_build(preset)
@@ -361,8 +375,9 @@ def main():
     job.add_argument("--serve", action="store_true", help="set up, build and serve; takes koho serve's flags")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto",
                         help="what to build for: auto takes CUDA where there is an NVIDIA GPU")
-    parser.add_argument("--sanitize", action="store_true",
-                        help="with --test: under AddressSanitizer and UndefinedBehaviorSanitizer")
+    parser.add_argument("--sanitize", nargs="?", const="memory", choices=["memory", "threads"],
+                        help="with --test: under AddressSanitizer and UndefinedBehaviorSanitizer, or the tests of what runs "
+                             "on several threads under ThreadSanitizer")
     measure = parser.add_argument_group("with --bench")
     measure.add_argument("--model", type=pathlib.Path, default=MODEL, help="model directory (the embedded model)")
     measure.add_argument("--engine", type=pathlib.Path, help="an engine.so that is built already (build/engine.so)")

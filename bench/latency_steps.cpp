@@ -20,11 +20,7 @@ Steps::Steps(Worker& worker,
                                   static_cast<std::int32_t>(batch_slot * pages_each + i)});
 }
 
-Status Steps::enqueue(std::int64_t batch_slot,
-                      std::int64_t count,
-                      std::int64_t first,
-                      std::int64_t length,
-                      bool follows) {
+Status Steps::enqueue(std::span<const Sequences> all) {
   ids_.clear();
   positions_.clear();
   slots_.clear();
@@ -33,23 +29,10 @@ Status Steps::enqueue(std::int64_t batch_slot,
   batch_slots_.clear();
   rows_.clear();
   sampling_.clear();
-  for (std::int64_t s = batch_slot; s < batch_slot + count; ++s) {
-    for (std::int64_t i = first; i < first + length; ++i) {
-      const auto id =
-          static_cast<std::int32_t>(random_() % static_cast<std::uint64_t>(vocabulary_));
-      ids_.push_back(follows ? take_last_sampled(static_cast<std::int32_t>(s)) : id);
-      positions_.push_back(static_cast<std::int32_t>(i));
-      slots_.push_back(s * pages_each_ * kPageTokens + i);
-    }
-    starts_.push_back(static_cast<std::int32_t>(ids_.size()));
-    contexts_.push_back(static_cast<std::int32_t>(first + length));
-    batch_slots_.push_back(static_cast<std::int32_t>(s));
-    rows_.push_back(static_cast<std::int32_t>(ids_.size()) - 1);
-    SamplingRow row;
-    row.seed = static_cast<std::uint64_t>(s) + 1;
-    row.output_position = first + length;
-    row.temperature = 1.0F;
-    sampling_.push_back(row);
+  std::int64_t decodes = 0;
+  for (const Sequences& of : all) {
+    if (of.length == 1) decodes += of.count;
+    for (std::int64_t s = of.batch_slot; s < of.batch_slot + of.count; ++s) add(of, s);
   }
   const Status status = worker_.enqueue({.token_ids = ids_,
                                          .positions = positions_,
@@ -57,7 +40,7 @@ Status Steps::enqueue(std::int64_t batch_slot,
                                          .query_starts = starts_,
                                          .context_lengths = contexts_,
                                          .batch_slots = batch_slots_,
-                                         .decodes = length == 1 ? count : 0,
+                                         .decodes = decodes,
                                          .logit_rows = rows_,
                                          .sample_batch_slots = batch_slots_,
                                          .sampling = sampling_,
@@ -77,13 +60,37 @@ Status Steps::finish() {
   return {};
 }
 
-Status Steps::fill(std::int64_t count, std::int64_t context, std::int64_t tokens_max) {
+void Steps::add(const Sequences& of, std::int64_t batch_slot) {
+  for (std::int64_t i = of.first; i < of.first + of.length; ++i) {
+    const auto id = static_cast<std::int32_t>(random_() % static_cast<std::uint64_t>(vocabulary_));
+    ids_.push_back(of.follows ? take_last_sampled(static_cast<std::int32_t>(batch_slot)) : id);
+    positions_.push_back(static_cast<std::int32_t>(i));
+    slots_.push_back(batch_slot * pages_each_ * kPageTokens + i);
+  }
+  starts_.push_back(static_cast<std::int32_t>(ids_.size()));
+  contexts_.push_back(static_cast<std::int32_t>(of.first + of.length));
+  batch_slots_.push_back(static_cast<std::int32_t>(batch_slot));
+  rows_.push_back(static_cast<std::int32_t>(ids_.size()) - 1);
+  SamplingRow row;
+  row.seed = static_cast<std::uint64_t>(batch_slot) + 1;
+  row.output_position = of.first + of.length;
+  row.temperature = 1.0F;
+  sampling_.push_back(row);
+}
+
+Status Steps::fill(std::int64_t batch_slot,
+                   std::int64_t count,
+                   std::int64_t context,
+                   std::int64_t tokens_max) {
   const std::int64_t length = std::min(context, tokens_max);
   const std::int64_t together = std::max<std::int64_t>(tokens_max / length, 1);
-  for (std::int64_t batch_slot = 0; batch_slot < count; batch_slot += together)
+  const std::int64_t end = batch_slot + count;
+  for (std::int64_t s = batch_slot; s < end; s += together)
     for (std::int64_t at = 0; at < context; at += length) {
-      KOHO_TRY(enqueue(batch_slot, std::min(together, count - batch_slot), at,
-                       std::min(length, context - at), false));
+      KOHO_TRY(enqueue({.batch_slot = s,
+                        .count = std::min(together, end - s),
+                        .first = at,
+                        .length = std::min(length, context - at)}));
       KOHO_TRY(finish());
     }
   return {};

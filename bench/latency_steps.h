@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "base/error.h"
@@ -12,6 +13,16 @@
 #include "worker/worker.h"
 
 namespace koho::bench {
+
+/// `count` batch slots from `batch_slot` on, each with `length` tokens from position `first` on:
+/// random ones, or (`follows`) the one it sampled last.
+struct Sequences {
+  std::int64_t batch_slot = 0;
+  std::int64_t count = 1;
+  std::int64_t first = 0;
+  std::int64_t length = 1;
+  bool follows = false;
+};
 
 /// Enqueues steps. Batch slot s has the pages s * W .. s * W + W - 1, W = pages_each; the first one
 /// has `pages`, which may be those of the others too.
@@ -23,20 +34,22 @@ class Steps {
         std::int64_t pages_each,
         std::int64_t pages);
 
-  /// Starts a step of `count` batch slots from `batch_slot` on, each with `length` tokens from
-  /// position `first` on: random ones, or (`follows`) the one it sampled last. Each samples one
-  /// token at temperature 1.
-  Status enqueue(std::int64_t batch_slot,
-                 std::int64_t count,
-                 std::int64_t first,
-                 std::int64_t length,
-                 bool follows);
+  /// Starts a step of these sequences, those of one token first. Each samples one token at
+  /// temperature 1.
+  Status enqueue(std::span<const Sequences> all);
+  Status enqueue(const Sequences& sequences) { return enqueue({&sequences, 1}); }
   /// Waits for the oldest step. Errors: internal if it sampled nothing.
   Status finish();
-  /// Fills the cache of `count` batch slots up to `context` tokens.
-  Status fill(std::int64_t count, std::int64_t context, std::int64_t tokens_max);
+  /// Fills the cache of `count` batch slots from `batch_slot` on up to `context` tokens.
+  Status fill(std::int64_t batch_slot,
+              std::int64_t count,
+              std::int64_t context,
+              std::int64_t tokens_max);
 
  private:
+  /// Adds batch slot `batch_slot` of `of` to the arrays of the next step.
+  void add(const Sequences& of, std::int64_t batch_slot);
+
   Worker& worker_;
   std::int64_t vocabulary_;
   std::int64_t pages_each_;

@@ -13,11 +13,15 @@ double percentile_ms(std::vector<std::int32_t>& values, double share) {
   return *at / 1e3;
 }
 
-std::string post(std::string_view path, std::string_view body, bool keep_alive) {
+std::string post(std::string_view path,
+                 std::string_view body,
+                 bool keep_alive,
+                 std::string_view key) {
   return fmt::format(
       "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-      "Connection: {}\r\nContent-Length: {}\r\n\r\n{}",
-      path, keep_alive ? "keep-alive" : "close", body.size(), body);
+      "Connection: {}\r\n{}{}{}Content-Length: {}\r\n\r\n{}",
+      path, keep_alive ? "keep-alive" : "close", key.empty() ? "" : "Authorization: Bearer ", key,
+      key.empty() ? "" : "\r\n", body.size(), body);
 }
 
 std::string completion(int tokens, std::string_view more, bool keep_alive) {

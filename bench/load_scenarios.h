@@ -34,6 +34,12 @@ class Findings {
   void tell(std::string_view name, double value) {
     json_ += fmt::format(R"(,"{}":{})", name, std::round(value * 100.0) / 100.0);
   }
+  void list(std::string_view name, const std::vector<double>& values) {
+    std::string text;
+    for (const double value : values)
+      text += fmt::format("{}{}", text.empty() ? "" : ",", std::round(value * 100.0) / 100.0);
+    json_ += fmt::format(R"(,"{}":[{}])", name, text);
+  }
   void is(std::string_view name, double value, double wanted) {
     tell(name, value);
     if (value != wanted) miss(fmt::format("{} is not {}", name, wanted));
@@ -101,7 +107,11 @@ struct Tally {
 
 /// Of `values`, which are in microseconds and are put in another order.
 double percentile_ms(std::vector<std::int32_t>& values, double share);
-std::string post(std::string_view path, std::string_view body, bool keep_alive = false);
+/// `key`: an API key, or "".
+std::string post(std::string_view path,
+                 std::string_view body,
+                 bool keep_alive = false,
+                 std::string_view key = {});
 /// A streamed completion of `tokens` tokens; `more`: members of its JSON.
 std::string completion(int tokens, std::string_view more = {}, bool keep_alive = false);
 std::string chat(int tokens, bool keep_alive = false);
@@ -250,6 +260,7 @@ class SingleRequestClient : public LoadClient {
 struct Run {
   const Tokenizer& tokenizer;
   bool brief;
+  std::int64_t requests = 0;  // of the soak; 0: as many as it has
 
   std::unique_ptr<LoadServer> start(const LoadServerOptions& options, Findings& findings) const {
     Result<std::unique_ptr<LoadServer>> server = LoadServer::start(tokenizer, options);
@@ -314,5 +325,6 @@ bool half_open(const Run& run);
 bool every_byte(const Run& run);
 bool overload(const Run& run);
 bool pipelining(const Run& run);
+bool soak(const Run& run);
 
 }  // namespace koho::bench

@@ -32,8 +32,22 @@ namespace {
 
 constexpr std::size_t kJournalRequestsMax = 256;
 
+/// The keys after so many reloads: limits, salts and priorities change, and one comes and goes.
+std::vector<server::ApiKeySettings> soak_keys(std::int64_t reloads) {
+  std::vector<server::ApiKeySettings> keys;
+  for (const std::string_view key : LoadServer::kSoakKeys) keys.emplace_back(std::string(key));
+  keys[1].priority = static_cast<std::int32_t>(reloads % kPriorities);
+  keys[2].requests_at_once = 8 + reloads % 3;
+  keys[2].cache_salt = reloads % 2 == 0 ? "third" : "";
+  keys[3].tokens_per_minute = 2'000'000 + reloads;
+  keys[3].name = "fourth";
+  keys[4].requests_per_minute = 60'000;
+  if (reloads % 2 == 1) keys.push_back(server::ApiKeySettings("sk-now-and-then"));
+  return keys;
+}
+
 /// What the process does: tells its port, then its heap with every byte that comes from `order`,
-/// until that closes. Returns the exit code.
+/// until that closes; with 'k' it changes its keys before. Returns the exit code.
 int serve(const Tokenizer& tokenizer,
           const LoadServerOptions& options,
           std::int64_t begin_us,
@@ -45,12 +59,12 @@ int serve(const Tokenizer& tokenizer,
   s.context_max = options.context;
   s.sequences_max = options.sequences;
   s.pages = options.sequences * s.pages_per_sequence_max();
-  s.live_max = options.sequences + options.waiting;
+  s.live_max = options.choices * (options.sequences + options.waiting);
   s.step_tokens_max = options.sequences + 8192;
   s.mixed_prefill_tokens_max = 8192;
   limits.vocabulary = tokenizer.vocab_size();
-  limits.requests_max = s.live_max;
-  limits.choices_max = 1;
+  limits.requests_max = options.sequences + options.waiting;
+  limits.choices_max = options.choices;
   PacedExecutor executor(plan_bounds(limits), LoadServer::vocabulary(tokenizer),
                          {.period_us = options.period_us, .begin_us = begin_us});
   Result<std::unique_ptr<Engine>> engine =
@@ -75,6 +89,7 @@ int serve(const Tokenizer& tokenizer,
   settings.io_threads = 2;
   settings.log_requests = false;
   settings.time = options.time;
+  if (options.keys) settings.api_keys = soak_keys(0);
   Result<std::unique_ptr<server::Server>> server = server::Server::start(settings, clock);
   if (!server.ok()) {
     fmt::print(stderr, "{}\n", server.error().message);
@@ -83,7 +98,9 @@ int serve(const Tokenizer& tokenizer,
   (*server)->core().set_serving(serving);
   std::int64_t told = (*server)->port();
   char asked = 0;
+  std::int64_t reloads = 0;
   do {
+    if (asked == 'k') (*server)->core().set_api_keys(soak_keys(++reloads));
     if (write(answer, &told, sizeof told) != sizeof told) return 1;
     told = static_cast<std::int64_t>(mallinfo2().uordblks);
   } while (read(order, &asked, 1) == 1);
@@ -202,6 +219,20 @@ std::int64_t LoadServer::resident_bytes() const {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
+void LoadServer::reload_keys() {
+  std::int64_t bytes = 0;
+  if (write(order_, "k", 1) != 1 || read(answer_, &bytes, sizeof bytes) != sizeof bytes) return;
+}
+
+std::int64_t LoadServer::threads() const {
+  std::int64_t count = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(fmt::format("/proc/{}/task", process_), error), end;
+       !error && at != end; at.increment(error))
+    ++count;
+  return count;
+}
+
 std::int64_t LoadServer::heap_bytes() const {
   std::int64_t bytes = 0;
   const bool told =
@@ -219,7 +250,15 @@ std::int64_t LoadServer::descriptors() const {
 }
 
 double LoadServer::metric(std::string_view name) const {
-  return sum_of(scrape(port_, *this, nullptr), name);
+  return sum_of(metrics_page(), name);
+}
+
+std::string LoadServer::metrics_page() const {
+  return scrape(port_, *this, nullptr);
+}
+
+double LoadServer::metric_in(std::string_view page, std::string_view name) {
+  return sum_of(page, name);
 }
 
 std::string LoadServer::leftovers(std::int64_t timeout_us) const {

@@ -4,6 +4,7 @@
 // its descriptors from outside, and its counters through /metrics.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -22,6 +23,8 @@ struct LoadServerOptions {
   std::int32_t context = 512;    // tokens of one
   std::int64_t period_us = 0;    // of a step; 0: at once
   server::TimeLimits time = {};  // of connections
+  std::int32_t choices = 1;      // n at most
+  bool keys = false;             // kSoakKeys are needed, some with limits
 };
 
 class LoadServer {
@@ -39,14 +42,21 @@ class LoadServer {
   std::int64_t begin_us() const { return begin_us_; }
   std::int64_t period_us() const { return period_us_; }
   static std::int32_t vocabulary(const Tokenizer& tokenizer);
+  static constexpr std::array<std::string_view, 5> kSoakKeys{
+      "sk-soak-first", "sk-soak-second", "sk-soak-third", "sk-soak-fourth", "sk-soak-fifth"};
 
   std::int64_t cpu_us() const;
   std::int64_t resident_bytes() const;
   /// What malloc has given out and not got back; 0 under sanitizers.
   std::int64_t heap_bytes() const;
   std::int64_t descriptors() const;
+  std::int64_t threads() const;
+  /// Has the process change the limits of its keys, as SIGHUP does.
+  void reload_keys();
   /// Of the metrics page: the sum of all rows of `name`; -1 if there is none.
   double metric(std::string_view name) const;
+  std::string metrics_page() const;
+  static double metric_in(std::string_view page, std::string_view name);
 
   /// Waits, at most `timeout_us`, until nothing is left of any request: no page, request,
   /// connection or descriptor but those of an idle server. What is left, or "".

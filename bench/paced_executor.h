@@ -62,6 +62,7 @@ class PacedExecutor final : public Executor {
     result.top_logprobs.assign(samples * StepResult::kTop, -2.0F);
     return {};
   }
+  Status check() override { return {}; }
   Status recover(std::int64_t /*timeout_us*/) override { return {}; }
 
  private:

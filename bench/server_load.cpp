@@ -7,6 +7,7 @@
 #include <array>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,12 +22,15 @@ int main(int argc, char** argv) {
   using namespace koho::bench;
   std::signal(SIGPIPE, SIG_IGN);
   bool brief = false;
+  std::int64_t requests = 0;
   std::string_view tokenizer_file;
   std::vector<std::string_view> chosen;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument == "--brief") {
       brief = true;
+    } else if (argument == "--requests" && i + 1 < argc) {
+      requests = std::strtoll(argv[++i], nullptr, 10);
     } else if (tokenizer_file.empty()) {
       tokenizer_file = argument;
     } else {
@@ -34,7 +38,7 @@ int main(int argc, char** argv) {
     }
   }
   using Scenario = std::pair<std::string_view, bool (*)(const Run&)>;
-  const std::array<Scenario, 10> scenarios{{
+  const std::array<Scenario, 11> scenarios{{
       {"streams",
        [](const Run& run) {
          const StreamLoad load = run.brief ? StreamLoad{100, 20'000, 10, false, 1000}
@@ -60,9 +64,12 @@ int main(int argc, char** argv) {
       {"every_byte", every_byte},
       {"overload", overload},
       {"pipelining", pipelining},
+      {"soak", soak},
   }};
   if (tokenizer_file.empty()) {
-    fmt::print(stderr, "server_load TOKENIZER.json [--brief] [SCENARIO ...]\nscenarios:");
+    fmt::print(stderr,
+               "server_load TOKENIZER.json [--brief] [--requests N] [SCENARIO ...]\n"
+               "--requests: of the soak, 1000000 if not given; 4000 with --brief\nscenarios:");
     for (const auto& [name, scenario] : scenarios) fmt::print(stderr, " {}", name);
     fmt::print(stderr, "\n");
     return 2;
@@ -72,7 +79,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "{}\n", tokenizer.error().message);
     return 1;
   }
-  const Run run{*tokenizer, brief};
+  const Run run{*tokenizer, brief, requests};
   bool good = true;
   for (const auto& [name, scenario] : scenarios)
     if (chosen.empty() || std::ranges::find(chosen, name) != chosen.end())

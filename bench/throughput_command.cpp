@@ -13,6 +13,8 @@
 #include "app/build_info.h"
 #include "app/command.h"
 #include "app/model_flags.h"
+#include "app/progress_bar.h"
+#include "app/rank_flags.h"
 #include "base/clock.h"
 #include "bench/result_file.h"
 #include "bench/throughput_report.h"
@@ -36,7 +38,7 @@ Examples:
 
 struct BenchOptions {
   ModelFlags selected;
-  std::string experts = "whole";
+  RankFlags spread;
   std::string json;
   std::string commit;
   double duration_s = 60.0;
@@ -48,7 +50,6 @@ struct BenchOptions {
   std::int32_t prefix_length = 0;
   std::int32_t kv_pages = 0;
   std::int32_t prefill_chunk = 0;
-  std::int64_t ranks = 1;
   std::uint64_t seed = 0;
   bool no_prefix_cache = false;
 };
@@ -98,6 +99,8 @@ class Bench {
     prefix_ = random_ids(options.prefix_length);
   }
 
+  void clear_progress() { bar_.clear(); }
+
   Result<bench::ThroughputResult> run() {
     const std::int32_t warm_up = std::min(options_.answer_length, 16);
     KOHO_TRY(start_all(warm_up));
@@ -105,6 +108,7 @@ class Bench {
     const Statistics before = settled();
     result_ = {};
     const std::int64_t start = clock_.now_us();
+    start_us_ = start;
     KOHO_TRY(start_all(options_.answer_length));
     to_start_ = options_.requests - options_.concurrency;
     KOHO_TRY(follow(
@@ -167,6 +171,7 @@ class Bench {
         result_.kv_use.push_back(1.0 - static_cast<double>(at.pages_free + at.pages_cached) /
                                            static_cast<double>(at.pages_total));
         look_us = now + 100'000;
+        if (replace) show_progress(now, end_us);
       }
       output_signal_->wait(end_us >= 0 ? std::min<std::int64_t>(end_us - now, 100'000) : 100'000);
       for (InFlightRequest& flight : flights_) {
@@ -182,6 +187,17 @@ class Bench {
       }
     }
     return {};
+  }
+
+  /// How far the measurement is, on standard error.
+  void show_progress(std::int64_t now_us, std::int64_t end_us) {
+    if (!bar_.due()) return;
+    const double elapsed = seconds(now_us - start_us_);
+    const double done = end_us >= 0 ? elapsed / seconds(end_us - start_us_)
+                                    : static_cast<double>(result_.completed) / options_.requests;
+    bar_.show(done, done > 0.0 ? elapsed * (1.0 - done) / done : -1.0,
+              fmt::format("{} requests · {:.0f} tok/s", result_.completed,
+                          static_cast<double>(result_.output_tokens) / elapsed));
   }
 
   /// Takes what a stream holds; true: its request has ended.
@@ -238,6 +254,8 @@ class Bench {
       std::make_shared<OutputSignal>();  // streams may notify it last
   std::vector<InFlightRequest> flights_;
   std::int64_t to_start_ = 0;  // of a given number of requests
+  std::int64_t start_us_ = 0;  // of the measurement
+  ProgressBar bar_{"bench"};
   OutputEvent event_;
   bench::ThroughputResult result_;
 };
@@ -251,9 +269,7 @@ std::string command_of(const BenchOptions& options) {
   command += fmt::format(" --concurrency {} --prompt-len {} --gen-len {}", options.concurrency,
                          options.prompt_length, options.answer_length);
   command += flag_text("prefix-len", options.prefix_length, usual.prefix_length) +
-             flag_text("ranks", options.ranks, usual.ranks) +
-             flag_text("experts", options.experts, usual.experts) +
-             flag_text("kv-pages", options.kv_pages, usual.kv_pages) +
+             options.spread.text() + flag_text("kv-pages", options.kv_pages, usual.kv_pages) +
              flag_text("prefill-chunk", options.prefill_chunk, usual.prefill_chunk);
   if (options.no_prefix_cache) command += " --no-prefix-cache";
   command += flag_text("temperature", options.temperature, usual.temperature) +
@@ -272,9 +288,7 @@ Status run_bench(const BenchOptions& options) {
                       options.prefix_length, options.prompt_length);
   KOHO_TRY_ASSIGN(SelectedModel selected, load_selected_model(options.selected));
   RuntimeOptions runtime_options;
-  runtime_options.ranks = options.ranks;
-  runtime_options.experts =
-      options.experts == "sliced" ? ExpertLayout::tensor_parallel : ExpertLayout::expert_parallel;
+  options.spread.apply(runtime_options);
   runtime_options.sequences_max = options.concurrency;
   runtime_options.context_max = options.prompt_length + options.answer_length;
   runtime_options.kv_pages = options.kv_pages;
@@ -283,17 +297,17 @@ Status run_bench(const BenchOptions& options) {
   KOHO_TRY_ASSIGN(const std::unique_ptr<Runtime> runtime, start_runtime(selected, runtime_options));
   Bench bench(*runtime, options);
   KOHO_TRY_ASSIGN(const bench::ThroughputResult result, bench.run());
+  bench.clear_progress();
   nlohmann::ordered_json report;
-  KOHO_TRY_ASSIGN(const std::string machine, device_name(selected.device));
   for (const auto& [name, text] :
-       bench::result_members({.machine = machine,
+       bench::result_members({.machine = runtime->device_name(),
        .commit = options.commit.empty() ? build_info().commit : options.commit,
        .command = command_of(options),
        .more = {}}))
     report[name] = nlohmann::ordered_json::parse(text);
   report.update(bench::throughput_json(result));
   report["model_id"] = selected.name;
-  report["num_ranks"] = options.ranks;
+  report["num_ranks"] = options.spread.ranks;
   report["load_time_s"] = runtime->load_s();
   std::cout << bench::throughput_text(report);
   if (options.json.empty()) return {};
@@ -328,12 +342,7 @@ Runner add_bench_throughput(CommandLine& command) {
   command.add_option("--prefix-len", options->prefix_length, "Tokens that all prompts begin with")
       ->check(at_least(0))
       ->capture_default_str();
-  command.add_option("--ranks", options->ranks, "Ranks: threads of the CPU; on CUDA 1")
-      ->check(at_least(1))
-      ->capture_default_str();
-  command.add_option("--experts", options->experts, "Whole experts on each rank, or slices")
-      ->check(one_of({"whole", "sliced"}))
-      ->capture_default_str();
+  add_rank_flags(command, options->spread);
   command.add_option("--kv-pages", options->kv_pages, "Cache pages of 64 tokens; 0 = as needed")
       ->check(at_least(0));
   command

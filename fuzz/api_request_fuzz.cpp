@@ -123,12 +123,26 @@ void check_body(const GenerationEndpoint& endpoint, std::string_view body) {
   static const Loaded loaded;
   const Model& model = loaded.model;
   chat::Json json;
-  if (const Refusal refused = parse_body(body, json)) {
+  if (const Refusal refused = parse_body(body, endpoint.reads, json)) {
     check_refusal(*refused);
     return;
   }
   GenerationRequest request;
   Refusal refused = endpoint.read(json, model, request);
+  // Members that nobody reads, and packed ids, change nothing.
+  GenerationRequest plain_request;
+  const Result<chat::Json> plain = chat::parse_json(body);
+  if (plain.ok()) {
+    const Refusal plain_refused = endpoint.read(*plain, model, plain_request);
+    KOHO_CHECK_EQ(plain_refused.has_value(), refused.has_value());
+    if (refused) KOHO_CHECK(plain_refused->message == refused->message);
+    KOHO_CHECK(plain_request.unknown_fields == request.unknown_fields);
+    KOHO_CHECK_EQ(plain_request.prompts.size(), request.prompts.size());
+    for (std::size_t i = 0; i < request.prompts.size(); ++i) {
+      KOHO_CHECK(plain_request.prompts[i].ids == request.prompts[i].ids);
+      KOHO_CHECK(plain_request.prompts[i].text == request.prompts[i].text);
+    }
+  }
   if (!refused) {
     refused = encode(request, model, endpoint.prompt_field);
     if (refused && endpoint.reword != nullptr)

@@ -79,6 +79,23 @@ class Goals(unittest.TestCase):
         self.assertIsNone(self.judged({"command": command, "layers": 9, "rows": [step]})[name][1])
         self.assertIsNone(self.judged({"command": command + " --kv-dtype fp8", "layers": 46, "rows": [step]})[name][1])
 
+    def test_steps_beside_each_other(self):
+        def step(op, us, tokens, batch=1):
+            return {"op": f"step_{op}", "shape": {"batch": batch, "tokens": tokens, "context": 1024}, "us": us}
+        grows, mixed = "a longer prompt takes longer", "decodes and a prompt in one step: no longer than in two"
+
+        def judged(*rows):
+            return self.judged({"command": "koho bench latency --context 1024", "layers": 46, "rows": rows})
+        good = judged(step("prefill", 10.0, 512), step("prefill", 11.0, 1024), step("decode", 5.0, 64, 64), step("mixed", 14.9, 576, 65))
+        self.assertIs(good[grows][1], True)
+        self.assertIs(good[mixed][1], True)
+        bad = judged(step("prefill", 10.0, 512), step("prefill", 9.9, 1024), step("decode", 5.0, 64, 64), step("mixed", 15.1, 576, 65))
+        self.assertEqual(bad[grows], ("1024 tokens 0.99 times as long as 512", False))
+        self.assertEqual(bad[mixed], ("1.01 of the two (64 decodes, 512 tokens)", False))
+        alone = judged(step("prefill", 10.0, 512), step("mixed", 14.9, 576, 65))
+        self.assertNotIn(grows, alone)
+        self.assertNotIn(mixed, alone)
+
     def test_figures_that_are_no_rows(self):
         kernels = {"idle_us": 1.0, "graph_us": 990.0, "busy_us": 990.0, "classes_us": 918.0}
         step = {"op": "step_decode", "shape": {"batch": 1, "tokens": 1, "context": 1060}, "us": 1000.0, "kernels": kernels}

@@ -23,6 +23,7 @@ import result_file
 import vocabulary
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE_SUFFIXES = {".html", ".css", ".js"}
 SOURCE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".c"}
 UNFINISHED = re.compile(r"\b(TODOs?|FIXME|XXX|stub(bed|s)?|placeholders?|mock(ed|s)?|not[ -]?implemented|unimplemented)\b",
                         re.IGNORECASE)
@@ -47,8 +48,9 @@ RESULT_NAME = re.compile(r"(\d{4}-\d{2}-\d{2})-[a-z0-9]+-[A-Za-z0-9-]+\.json")
 RESULTS_WHOLE_SINCE = "2026-11-24"  # earlier files of bench/results have what their programs wrote then
 ATTENTION_CASES = {"attention_decode", "attention_prefill"}
 # What batch_check.py, gpu_check.py, true_widths.py and long_context.py in tools record.
-OTHER_ROWS = {"batch": ("requests", "answers", "faults", "seconds"), "load": ("bytes", "us", "gb_per_s"),
-              "true_widths": ("chunk", "distance", "bound", "same_best_token"),
+OTHER_ROWS = {"soak": ("requests", "seconds", "threads", "resident_growth_percent"),
+              "batch": ("requests", "answers", "faults", "seconds"), "load": ("bytes", "us", "gb_per_s"),
+              "all_reduce": ("us",), "server": ("tokens", "seconds", "faults"), "true_widths": ("chunk", "distance", "bound", "same_best_token"),
               "long_context": ("context", "chunk", "cached_tokens", "prompt_seconds")}
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(work|farm|root)/")
 COMMENT_COLUMNS = 100  # clang-format leaves comments as they are written
@@ -121,6 +123,8 @@ def check_file(name, text, breaches):
                     if name.parts[1] not in allowed and re.search(pattern, code if "include" not in pattern else line):
                         breaches.append(f"{name}:{number}: `{line.strip()}`: use {instead}")
     for number, line in enumerate(text.splitlines(), 1):
+        if name.suffix in PAGE_SUFFIXES:
+            line = line.replace("placeholder", "hint")  # HTML's attribute
         if in_src and unfinished(line):
             breaches.append(f"{name}:{number}: unfinished word: `{line.strip()}`: finish it or leave it out")
         if MACHINE_PATHS.search(line) and name != pathlib.Path("tools/check_sources.py"):

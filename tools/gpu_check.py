@@ -9,6 +9,9 @@ limit is recorded and the next one runs. Standard library only.
     tools/gpu_check.py --out results --only ops --only golden --no-build
     tools/gpu_check.py --out results --minutes 9  no step begins that would not end by then
     tools/gpu_check.py --out results --steps sanitize   compute-sanitizer on small shapes: not among the usual steps
+    tools/gpu_check.py --out results --gpus 8     a replica of 8 ranks: collectives, steps, prompts, the server, loading, kills;
+                                                  in pieces of nine minutes: the same command goes on where the last one ended
+    tools/gpu_check.py --out results --gpus 4 --shared-gpu   four ranks on one GPU: the same without times
 
 `results` gets report.txt (a line a step, then what the steps say of themselves), results.json (the same for programs),
 log.txt (all output) and the tables that the benchmarks write. Exit code 1 if a step failed, else 3 if one had no time or memory.
@@ -29,6 +32,8 @@ import sys
 import threading
 import time
 
+import gpu_check_ranks
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "cuda"
 AIR = "tests/data/configs/glm-4.5-air.json"
@@ -48,6 +53,13 @@ class Step:
         self.name, self.command, self.limit, self.kept = name, [str(part) for part in command], limit, kept
         self.env, self.group, self.needs_all, self.memory, self.record = env or {}, group, needs_all, memory, record
         self.modules = modules
+
+
+def few_gpus(options):
+    """What keeps --gpus from running here; None if nothing does."""
+    there = len(output_of(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]).splitlines())
+    wanted = 1 if options.shared_gpu else options.gpus
+    return None if there >= wanted else f"--gpus {options.gpus} needs {wanted} GPUs, {there} are here: --shared-gpu puts all ranks on one"
 
 
 def output_of(command):
@@ -85,7 +97,7 @@ def loading_rows(lines):
 
 
 FAILURES = (r"\[  FAILED  \]", r"\[  PASSED  \]", r"\[  SKIPPED \]", r"KOHO_OP_SEED=", r"Failure")
-TIMING = (r"^(decode|prefill) ", r"^  \S.* ms ", r"^NVIDIA")
+TIMING = (r"^(decode|prefill|mixed) ", r"^  \S.* ms ", r"^NVIDIA")
 PROGRAM = BUILD / "src" / "app" / "koho"
 TESTS = BUILD / "tests"
 OP_TEST = TESTS / "ops" / "cuda_op_test"
@@ -158,6 +170,8 @@ def model_timing_steps(run):
     """GLM-4.5-Air's steps, prompts and offline throughput."""
     usual = ("--batch", "1,16,64", "--context", "1024", "--prefill", "8192")
     yield Step("latency", run.latency(*usual, name="air-latency"), 150, TIMING)
+    yield Step("latency by length", run.latency("--batch", "1,8,64", *usual[2:4], "--prefill", "128,256,512,1024,2048,4096,8192", "--mixed", "512",
+                                                "--no-classes", name="air-prompts"), 120, TIMING)
     # A process of its own: whatever records kernels stays in it.
     yield Step("latency kernels", run.latency(*usual, "--kernels", name="air-kernels"), 180, (*TIMING, r"the step less", r"not recorded"))
     yield Step("latency fp8 cache", run.latency("--batch", "1,64", *usual[2:], "--kv-dtype", "fp8", "--no-classes", name="air-latency-e4m3"),
@@ -183,8 +197,8 @@ def loading_steps(run):
 
 def goal_steps(run):
     """Last, of all these files: which goals are reached."""
-    names = ("operators", "prompts-sustained", "experts-portable", "linear", "linear-head", "air-kernels", "air-latency", "air-throughput",
-             "loading")
+    names = ("operators", "prompts-sustained", "experts-portable", "linear", "linear-head", "air-prompts", "air-kernels", "air-latency",
+             "air-throughput", "loading")
     yield Step("goals", [sys.executable, "tools/speed_goals.py", *(run.out / f"{name}.json" for name in names)], 20, (r".*",))
 
 
@@ -212,6 +226,19 @@ def sanitizer_steps(run):
                    group="sanitize", needs_all=False)
 
 
+def host_memory_bytes():
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return 0
+
+
+def rank_steps(found, out, gpus, shared):
+    """The steps of a replica of several ranks."""
+    ranks = gpu_check_ranks.Ranks(Run(found, out), gpus, shared, found["memory_bytes"], BUILD, PROGRAM)
+    return gpu_check_ranks.steps(Step, ranks, FAILURES, host_memory_bytes())
+
+
 def steps(found, out):
     """All steps, in the order in which they run: correctness before speed."""
     run = Run(found, out)
@@ -224,7 +251,6 @@ class Checks:
         self.out, self.found, self.deadline = out, found, deadline
         self.log = open(out / "log.txt", "w", encoding="utf-8", errors="replace")
         self.rows = []
-        self.kept = []
 
     def run(self, name, command, limit, env=None, kept=(), log=None, cwd=ROOT):
         """Runs a command in a process group of its own, which a limit ends; returns its row."""
@@ -246,7 +272,7 @@ class Checks:
             for line in process.stdout:
                 log.write(line)
                 if len(lines) < 400 and any(re.search(pattern, line) for pattern in kept):
-                    lines.append(line.rstrip()[:200])
+                    lines.append(line.rstrip()[:500])
             code = process.wait()
         except BaseException:  # an end from outside: Ctrl-C does not reach the step's own group
             os.killpg(process.pid, signal.SIGKILL)
@@ -271,6 +297,20 @@ class Checks:
         self.rows.append(row)
         print(f"   {row['state']}, {row['seconds']} s", flush=True)
         self.write()
+
+    def go_on(self, chosen):
+        """Takes over what an earlier call of the same folder recorded of the same commit; returns the steps that are still to run."""
+        path = self.out / "results.json"
+        earlier = json.loads(path.read_text()) if path.exists() else {}
+        if earlier.get("machine", {}).get("commit") != self.found["commit"]:
+            return chosen
+        limits = {step.name: step.limit for step in chosen}
+
+        def ended(row):
+            cut_short = row["state"] == "too slow" and row["limit"] < limits.get(row["step"], 0)  # by the end of its piece
+            return row["state"] not in ("no time left", "not there") and not cut_short and not row["step"].startswith(("configure", "build"))
+        self.rows = [row for row in earlier["steps"] if ended(row)]
+        return [step for step in chosen if step.name not in {row["step"] for row in self.rows}]
 
     def write(self):
         """After every step, so that an end from outside leaves what there is."""
@@ -299,12 +339,19 @@ def arguments():
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="steps whose name contains it")
     parser.add_argument("--skip", action="append", default=[], metavar="TEXT")
     parser.add_argument("--steps", choices=["usual", "sanitize", "all"], default="usual")
-    parser.add_argument("--minutes", type=float, default=120.0, help="for everything, the build included")
+    parser.add_argument("--minutes", type=float, help="for everything, the build included: 120; with --gpus 9")
+    parser.add_argument("--gpus", type=int, choices=[2, 4, 8], help="the steps of a replica of so many ranks")
+    parser.add_argument("--shared-gpu", action="store_true", help="its ranks share one GPU")
     parser.add_argument("--no-build", action="store_true", help="take build/cuda as it is")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--commit", help="what is measured, where it is not what git says")
     parser.add_argument("--cmake", action="append", default=[], metavar="ARG", help="for the configuration: --cmake=-DNAME=VALUE")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.shared_gpu and not options.gpus:
+        parser.error("--shared-gpu needs --gpus: how many ranks")
+    if options.minutes is None:
+        options.minutes = 9.0 if options.gpus else 120.0
+    return options
 
 
 def print_list(chosen):
@@ -313,11 +360,11 @@ def print_list(chosen):
         print(f"{step.name:22} {step.limit:4} s  {env}{shlex.join(step.command)}")
 
 
-def build_first(checks, options):
+def build_first(checks, options, targets):
     """Configures, and builds what the first steps need; False if that failed."""
     checks.note(checks.configure(options.cmake))
     if checks.rows[-1]["state"] == "ok":
-        checks.note(checks.build("build the operators' test", KERNEL_TARGETS, 600))
+        checks.note(checks.build(f"build {targets[0]}", targets, 600))
     if checks.rows[-1]["state"] == "ok":
         return True
     print((checks.out / "report.txt").read_text())
@@ -354,27 +401,37 @@ def main():
         return 2
     found = found or {"memory_bytes": sys.maxsize, "commit": None}  # a list as for a GPU that holds all layers
     found["commit"] = options.commit or found["commit"]
-    chosen = [step for step in steps(found, options.out.resolve())
+    every = rank_steps(found, options.out.resolve(), options.gpus, options.shared_gpu) if options.gpus else steps(found, options.out.resolve())
+    chosen = [step for step in every
               if options.steps in (step.group, "all") and not any(text in step.name for text in options.skip)
               and (not options.only or any(text in step.name for text in options.only))]
     if options.list:
         print_list(chosen)
         return 0
+    if options.gpus and few_gpus(options):
+        print(f"tools/gpu_check.py: {few_gpus(options)}", file=sys.stderr)
+        return 2
     if found["nvcc"] is None and not options.no_build:
         print("tools/gpu_check.py: no nvcc on PATH nor in /usr/local/cuda/bin", file=sys.stderr)
         return 2
     options.out.mkdir(parents=True, exist_ok=True)
     checks = Checks(options.out.resolve(), found, time.monotonic() + 60 * options.minutes)
+    if options.gpus:
+        chosen = checks.go_on(chosen)
+        folder = checks.out / "glm-4.7"
+        folder.mkdir(exist_ok=True)
+        shutil.copy(ROOT / gpu_check_ranks.CONFIG, folder / "config.json")
 
     rest, rest_rows = None, []
+    others = gpu_check_ranks.TARGETS if options.gpus else OTHER_TARGETS
     if not options.no_build:
-        if not build_first(checks, options):
+        if not build_first(checks, options, gpu_check_ranks.TARGETS[:1] if options.gpus else KERNEL_TARGETS):
             return 1
         if any(step.needs_all for step in chosen):
             rest_log = open(checks.out / "build_log.txt", "w", encoding="utf-8")
             # -k 0: a target that does not compile keeps its own steps from running only.
             rest = threading.Thread(target=lambda: rest_rows.append(
-                checks.build("build the rest", [*OTHER_TARGETS, "--", "-k", "0"], 900, rest_log)))
+                checks.build("build the rest", [*others, "--", "-k", "0"], 900, rest_log)))
             rest.start()
     for step in chosen:
         if step.needs_all and rest is not None:
@@ -387,7 +444,7 @@ def main():
     print((checks.out / "report.txt").read_text())
     left_out = [row["step"] for row in checks.rows if row["state"] in ("needs more memory", "no time left")]
     if left_out:
-        print(f"did not run, for lack of time or memory: {', '.join(left_out)}")
+        print(f"did not run, for lack of time or memory: {', '.join(left_out)}" + ("; the same command goes on" if options.gpus else ""))
     if any(row["state"] != "ok" and row["step"] not in left_out for row in checks.rows):
         return 1
     return 3 if left_out else 0

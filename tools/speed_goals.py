@@ -176,6 +176,30 @@ def judge_library(rows):
                    details + without(missing) if library else "", False if slower else None if missing else True)
 
 
+def judge_steps(rows):
+    """What steps of one kind are to each other, where both were timed: a longer prompt takes longer, and a step of decodes and a
+    prompt no longer than a step of each."""
+    prompts = {row["shape"]["tokens"]: row[US] for row in rows if row["op"] == "step_prefill"}
+    decodes = {row["shape"]["batch"]: row[US] for row in rows if row["op"] == "step_decode"}
+    lengths = sorted(prompts)
+    if len(lengths) > 1:
+        pairs = list(zip(lengths, lengths[1:]))
+        worst = min(pairs, key=lambda pair: prompts[pair[1]] / prompts[pair[0]])
+        yield Verdict("a longer prompt takes longer", "{1} tokens {2:.2f} times as long as {0}".format(*worst, prompts[worst[1]] / prompts[worst[0]]),
+                      "", all(prompts[shorter] < prompts[longer] for shorter, longer in pairs))
+    shares = {}
+    for row in rows:
+        if row["op"] == "step_mixed":
+            batch = row["shape"]["batch"] - 1
+            parts = decodes.get(batch), prompts.get(row["shape"]["tokens"] - batch)
+            if None not in parts:
+                shares[batch, row["shape"]["tokens"] - batch] = row[US] / sum(parts)
+    if shares:
+        worst = max(shares, key=shares.get)
+        yield Verdict("decodes and a prompt in one step: no longer than in two",
+                      "{:.2f} of the two ({} decodes, {} tokens)".format(shares[worst], *worst), "", shares[worst] <= 1)
+
+
 def judge_figures(figures):
     name = "a step less its kernels' times, batch 1: at most 8 %"
     if "kernels" in figures:
@@ -194,7 +218,7 @@ def judge_figures(figures):
 
 def judge(rows, figures):
     """A Verdict of each goal."""
-    return [*(judge_rows(goal, rows, figures) for goal in goals()), judge_library(rows), *judge_figures(figures)]
+    return [*(judge_rows(goal, rows, figures) for goal in goals()), judge_library(rows), *judge_steps(rows), *judge_figures(figures)]
 
 
 def main():

@@ -16,6 +16,7 @@ DECODE_TOKENS = (1, 16, 32, 64, 128)
 CUBLASLT_TOKENS = (1, 16, 32, 64, 96, 128)
 GEMM_TOKENS = (1, 16, 64, 128, 256, 512, 1024, 4096)
 EXPERT_TOKENS = (1, 16, 64, 128, 256, 8192)
+FORM_TOKENS = (128, 256, 512, 768, 1024)
 ROWS_TOKENS = (1, 16, 64, 256, 8192)
 LAYERS = {"qkv": "qkv", "o": "o", "dense": "dense gate and up", "head": "head, BF16"}
 RANKS = {"tp1": "TP1", "tp4": "TP4", "tp8": "TP8", "air": "GLM-4.5-Air, TP1"}
@@ -198,7 +199,7 @@ def air_prefill_rows(record, second):
     rows = [["**8,192 tokens**", f"**{milliseconds(step['us'])}**", f"{8192 / step['us'] * 1e3:.1f}k tok/s"]]
     rows.append(["another H200, " + second.data["commit"], milliseconds(steps_of(second, "step_prefill")[8192]["us"]), ""])
     rows += [[CLASSES.get(part["class"], part["class"]), milliseconds(part["us"]), f"{100 * part['us'] / step['us']:.1f} %"]
-             for part in sorted(step["classes"], key=lambda part: -part["us"])]
+             for part in sorted(step["classes"], key=lambda part: -part["us"]) if part["us"] >= 0.01 * step["us"]]
     return rows
 
 
@@ -213,10 +214,21 @@ def air_variant_rows(plain, fp8, deterministic, long_bf16, long_fp8):
     return out
 
 
-def threshold_rows(record):
-    times = {(row["shape"]["tokens"], row["shape"]["rows_per_expert_min"]): row["us"] for row in record.rows}
-    thresholds = sorted({least for _, least in times}, reverse=True)
-    return [[f"{tokens:,}", *(milliseconds(times[tokens, least]) for least in thresholds)] for tokens in sorted({tokens for tokens, _ in times})]
+def form_rows(record):
+    times = {(row["case"], row["shape"]["tokens"], row["form"]): row["us"] for row in record.rows}
+    return [[name, *(" · ".join(f"{times[case, tokens, form]:,.0f}" for form in ("decode", "prefill")) for tokens in FORM_TOKENS)]
+            for case, name in EXPERTS.items() if (case, FORM_TOKENS[0], "decode") in times]
+
+
+def before_after_rows(record):
+    """What was timed before and after a change: a row each, in µs."""
+    found = {}
+    for row in record.rows:
+        kind = row["op"].removeprefix("step_")
+        name = {"decode": "a step of {batch}", "prefill": "a prompt of {tokens}"}.get(kind, f"{row.get('case')} at {{tokens}}")
+        found.setdefault(name.format(**row["shape"]), {})[row["form"]] = row["us"]
+    return [[name, f"{times['before']:,.1f}", f"{times['after']:,.1f}", f"{100 * (times['after'] / times['before'] - 1):+.1f} %"]
+            for name, times in found.items() if "before" in times]
 
 
 def air_prompt_rows(record):
@@ -224,8 +236,32 @@ def air_prompt_rows(record):
             for tokens, row in sorted(steps_of(record, "step_prefill").items())]
 
 
-def air_batch_rows(record):
-    return [[str(batch), milliseconds(row["us"]), f"{batch / row['us'] * 1e6:,.0f}"] for batch, row in sorted(steps_of(record).items())]
+# GLM-4.7 on several GPUs, from one rank alone.
+
+PROJECTED = {"8 H100": 3.35, "8 H200": 4.8, "8 B200": 8.0}  # nominal TB/s of a GPU's memory
+
+
+def projection_rows(*records):
+    """A row for each number of sequences: the faster cut of the experts, the rank's step, what links and waiting add, tok/s."""
+    by_experts = {record.data["experts"]: steps_of(record) for record in records}
+    measured_on = PROJECTED["8 " + records[0].data["machine"].split()[1]]  # "NVIDIA H100 80GB HBM3"
+
+    def whole_us(step, bandwidth=measured_on):
+        return (step["us"] + step["waiting_us"]) * measured_on / bandwidth + step["links_us"]
+    out = []
+    for batch in next(iter(by_experts.values())):
+        experts, step = min(((experts, steps[batch]) for experts, steps in by_experts.items()), key=lambda pair: whole_us(pair[1]))
+        cells = []
+        for bandwidth in PROJECTED.values():
+            cells.append(f"{batch / whole_us(step, bandwidth) * 1e6:,.0f} *{'m' if bandwidth == measured_on else 's'} l*")
+        out.append([str(batch), experts, milliseconds(step["us"]), milliseconds(step["waiting_us"]) if step["waiting_us"] else "none",
+                    milliseconds(step["links_us"]), *cells, "not known"])
+    return out
+
+
+def soak_rows(record):
+    return [[f"{row['requests']:,}", f"{row['seconds']:.0f}", f"{row['left']:,}", f"{row['limited']:,}",
+             f"{row['resident_mb'][0]} · {row['resident_mb'][-1]}", str(row["threads"]), str(row["unaccounted"])] for row in record.rows]
 
 
 def throughput_rows(*records):
@@ -339,7 +375,7 @@ TABLES = {
     "sampling": Table(((H200, "operators"), (H200, "sampling")), ("row asks for", *(f"{count} row{'s' if count > 1 else ''}" for count in SAMPLE_SHOWN)), sample_rows,
                       "µs · GB/s · share of the time in which the card reads the logits; 151,552 tokens", newest=True),
     # docs/kernels/README.md
-    "experts-threshold": Table((("h100", "prefill-threshold"),), ("tokens", "96", "48", "24", "12", "6"), threshold_rows),
+    "experts-forms": Table((("h100", "experts-forms"),), tokens_columns("experts x FFN", FORM_TOKENS), form_rows, "µs: decode · prefill"),
     "goals": Table((*((H200, name) for name in (*GOAL_FILES, "prompts-sustained", "sampling")), *((SECOND_H200, name) for name in GOAL_FILES)),
                    ("card", "goals reached", "missed"), goal_rows,
                    command="the timing steps of `tools/gpu_check.py`"),
@@ -348,8 +384,8 @@ TABLES = {
     "air-prefill": Table(((H200, "air-latency"), (SECOND_H200, "air-latency")), ("prompt", "ms", "share"), air_prefill_rows),
     "air-variants": Table(((H200, "air-latency"), (H200, "air-latency-e4m3"), (H200, "air-deterministic"), (H200, "air-long-bf16"),
                            (H200, "air-long-fp8")), ("ms", "B = 1", "B = 16", "B = 64", "prompt of 8,192"), air_variant_rows),
+    "short-prompts": Table((("h100", "short-prompts"),), ("", "before", "after", ""), before_after_rows, "µs; steps of GLM-4.5-Air's shape, 20 layers"),
     "air-prompts": Table(((H200, "air-prompts"),), ("tokens of the prompt", "ms", "tok/s"), air_prompt_rows),
-    "air-batches": Table(((H200, "air-batches"),), ("sequences", "ms a step", "tok/s"), air_batch_rows),
     "throughput": Table(((H200, "air-throughput"), (SECOND_H200, "air-throughput")),
                         ("commit", "requests at once", "prompt + answer", "generated tok/s", "first token p50, ms", "a token p50, ms",
                          "between tokens p99, ms"), throughput_rows),
@@ -360,6 +396,13 @@ TABLES = {
     "true-widths": Table(((H200, "true-widths"), (H200, "true-widths-1")),
                          ("tokens a step", "deterministic", "distance", "of the noise", "bound", "same best token"), true_widths_rows,
                          "Distance: relative L2 of the logits from the float32 run's; the noise is that of the reference's own BF16 run"),
+    "projection": Table((("h100", "rank8-whole"), ("h100", "rank8-sliced")),
+                        ("sequences", "experts", "rank's step, ms", "waiting, ms", "links, ms", *(f"tok/s, {name}" for name in PROJECTED),
+                         "4 H200"), projection_rows,
+                        "*m*: the step is measured. *s*: it is scaled by the memories' nominal rates, 3.35 / 4.8 / 8 TB/s. *l*: links are 184 "
+                        "all-reduces as measured among 4 H200s (2026-11-20), with the bytes of 8; a part of them is in the step already"),
+    "soak": Table((("xeon", "soak"),), ("requests", "s", "clients that left", "at a limit", "resident MB, after 5 % and at the end", "threads", "left over"),
+                  soak_rows),
     # docs/performance.md: beside others
     "peer-vllm": Table((("peers", "vllm"),), ("GLM-4.5-Air-FP8, one H200", "unit", "vLLM 0.26.0", "koho", "ratio"), peer_rows),
     "cpu-llama": Table((("spr", "2core-cpu-model"),), ("2.1 GB model, two threads", "koho", "llama.cpp, Q8_0", "ratio"), llama_rows),

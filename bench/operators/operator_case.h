@@ -196,6 +196,12 @@ struct ResetCountsOperands {
   HostTensor prompt, output;    // ids
 };
 
+struct CountSampledOperands {
+  HostTensor counts;  // [slots, V] before
+  std::vector<SamplingRow> rows;
+  std::vector<std::int64_t> ids;  // [R]
+};
+
 /// Row r of a step counts in row r of the table, or not at all.
 struct SampleOperands {
   HostTensor logits;  // [R, V]
@@ -218,6 +224,7 @@ using ReferenceOperands = std::variant<std::monostate,
                                        SetEntriesOperands,
                                        CopyPagesOperands,
                                        ResetCountsOperands,
+                                       CountSampledOperands,
                                        std::shared_ptr<const SampleOperands>,
                                        LookupOperands,
                                        RouteOperands,

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// copy_pages and reset_counts: whole cache pages, and rows of the penalty table.
+// copy_pages, reset_counts and count_sampled: whole cache pages, and rows of the penalty table.
 #include <algorithm>
+#include <cstring>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -216,6 +218,82 @@ Result<OperatorRun> build_random_reset_counts(const Own& own) {
   return run;
 }
 
+// ---- count_sampled
+
+Result<OperatorRun> count_sampled_run(const Own& own, const CountSampledOperands& in) {
+  const auto rows = static_cast<std::int64_t>(in.rows.size());
+  HostTensor bytes(DType::u8, {rows, static_cast<std::int64_t>(sizeof(SamplingRow))});
+  if (rows > 0) std::memcpy(bytes.bytes.data(), in.rows.data(), bytes.bytes.size());
+  CountArrays arrays;
+  KOHO_TRY_ASSIGN(const Views entries, own->input(in.counts));
+  KOHO_TRY_ASSIGN(const Views nonzero, own->input(nonzero_of(in.counts)));
+  arrays.entries_before = entries.reference;
+  arrays.nonzero_before = nonzero.reference;
+  KOHO_TRY_ASSIGN(arrays.entries, own->changing(arrays.entries_before));
+  KOHO_TRY_ASSIGN(arrays.nonzero, own->changing(arrays.nonzero_before));
+  KOHO_TRY_ASSIGN(const Views of_rows, own->input(std::move(bytes)));
+  KOHO_TRY_ASSIGN(const Views ids, own->input(integers(DType::i32, in.ids)));
+  OperatorRun run;
+  run.op = "count_sampled";
+  run.shape = {{"tokens", rows}, {"vocabulary", in.counts.shape[1]}};
+  run.bytes = static_cast<double>(rows * (4 + 4 + 2 * 4 + 2 * 4));  // slot, id, count, bitmap word
+  run.rows = 1;
+  run.whole = true;
+  run.outputs = {{.name = "counts.entries",
+                  .view = arrays.entries,
+                  .before = arrays.entries_before,
+                  .by_row = false},
+                 {.name = "counts.nonzero",
+                  .view = arrays.nonzero,
+                  .before = arrays.nonzero_before,
+                  .by_row = false}};
+  run.run = [=](Side side, RowRange, std::int64_t) {
+    return own->backend(side).count_sampled({arrays.entries.on(side), arrays.nonzero.on(side)},
+                                            of_rows.on(side), ids.on(side));
+  };
+  return run;
+}
+
+/// `rows` rows over as many slots of counts from 0 to 3.
+CountSampledOperands random_counts(Random& random, std::int64_t rows, std::int64_t vocabulary) {
+  CountSampledOperands in;
+  const std::int64_t slots = std::max<std::int64_t>(rows, 1);
+  in.counts = HostTensor(DType::i32, {slots, vocabulary});
+  for (std::int64_t i = 0; i < in.counts.elements(); ++i)
+    in.counts.as<std::int32_t>()[i] = static_cast<std::int32_t>(random.integer(0, 3));
+  std::vector<std::int64_t> of_rows(static_cast<std::size_t>(slots));
+  std::iota(of_rows.begin(), of_rows.end(), 0);
+  random.shuffle(of_rows);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    SamplingRow row;
+    row.counts_slot = static_cast<std::int32_t>(of_rows[static_cast<std::size_t>(r)]);
+    if (random.chance(0.2)) row.counts_slot = -1;
+    in.rows.push_back(row);
+    in.ids.push_back(random.chance(0.1) ? -1 : random.integer(0, vocabulary - 1));
+  }
+  return in;
+}
+
+Result<std::vector<OperatorRun>> build_count_sampled(const BenchBackends& site,
+                                                     const Rows& token_counts) {
+  std::vector<OperatorRun> runs;
+  for (const std::int64_t rows : token_counts) {
+    const auto own = std::make_shared<Operands>(site);
+    KOHO_TRY_ASSIGN(OperatorRun run,
+                    count_sampled_run(own, random_counts(own->random(), rows, kVocabulary)));
+    runs.push_back(std::move(run));
+  }
+  return runs;
+}
+
+Result<OperatorRun> build_random_count_sampled(const Own& own) {
+  Random& random = own->random();
+  CountSampledOperands in = random_counts(random, random.integer(0, 300), random.integer(1, 300));
+  KOHO_TRY_ASSIGN(OperatorRun run, count_sampled_run(own, in));
+  run.operands = std::move(in);
+  return run;
+}
+
 }  // namespace
 
 std::vector<OperatorCase> page_and_count_cases() {
@@ -235,6 +313,10 @@ std::vector<OperatorCase> page_and_count_cases() {
                    .tokens = {256, 8192},
                    .build = build_reset_counts,
                    .build_random = build_random_reset_counts});
+  cases.push_back({.name = "count_sampled",
+                   .tokens = {1, 64},
+                   .build = build_count_sampled,
+                   .build_random = build_random_count_sampled});
   return cases;
 }
 

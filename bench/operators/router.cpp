@@ -135,7 +135,7 @@ RandomRouteShape random_shape(Random& random, RouteSize size) {
   settings.normalize = random.chance(0.7);
   settings.scale = random.chance(0.5) ? 2.5F : 1.0F;
   shape.tokens = few    ? random.integer(1, 70)
-                 : many ? random.integer(2048, 2150)
+                 : many ? random.pick({random.integer(1920, 2150), random.integer(4225, 4300)})
                         : random_tokens(random);
   shape.width = few ? random.pick({4096, 5120, 5120, 32 * random.integer(100, 256)})
                 : many

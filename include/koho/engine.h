@@ -94,8 +94,8 @@ typedef struct EngineOptions {
   uint32_t struct_size;
   int32_t max_batch;           // requests in one step; 64
   int32_t max_seq;             // tokens of prompt and answer together; what the model has
-  int32_t num_gpus;            // 0: the CPU; 1: the GPU; more: KOHO_UNSUPPORTED, not there yet
-  int32_t num_ranks;           // of the CPU: threads that share the model; 1. A GPU is one rank
+  int32_t num_gpus;            // 0: the CPU; else GPUs 0 to num_gpus-1
+  int32_t num_ranks;           // that share the model; as many as GPUs, on the CPU 1
   int32_t num_threads;         // of the CPU, all ranks together; one a core
   int32_t slice_experts;       // not 0: every rank holds a slice of every expert, not whole ones
   int32_t dp_attention;        // not 0: requests are divided over the ranks, not heads
@@ -109,15 +109,28 @@ typedef struct EngineOptions {
   // Version 2:
   int32_t deterministic;  // not 0: of GPUs, a request has the same bits whatever runs beside it and
                           // however its prompt is cut into steps; the CPU always does
+  // Version 4:
+  int32_t executor;        // a KohoExecutor
+  const int32_t* devices;  // with num_gpus: the GPU of each rank, or one for all; or NULL
+  int32_t num_devices;
+  int32_t step_deadline_ms;  // a step that takes longer is a hang; by device
+  const char* worker;        // the program of worker processes; NULL: `koho` beside engine.so
 } EngineOptions;
+
+/// Where the ranks run.
+typedef enum KohoExecutor {
+  KOHO_EXECUTOR_AUTO = 0,     // processes on GPUs, threads on the CPU
+  KOHO_EXECUTOR_PROCESS = 1,  // processes of their own, started anew when one fails
+  KOHO_EXECUTOR_THREAD = 2    // threads of this process
+} KohoExecutor;
 
 /// Opens a model directory (config.json, safetensors files), places its weights and starts the
 /// engine's threads. Returns the engine, which the caller owns, or NULL.
 ///
-/// max_batch, max_seq: 0 = default (EngineOptions). num_gpus: 0 = the CPU, 1 = the machine's first
-/// GPU; more are refused, as koho runs on one GPU today.
-/// Errors: not_found, io_error, corrupt_data, unsupported (the files; a device this build lacks;
-/// num_gpus above 1),
+/// max_batch, max_seq: 0 = default (EngineOptions). num_gpus: 0 = the CPU, else the first GPUs, a
+/// rank on each. GPUs are driven by worker processes, which end with the engine, and at once if
+/// this process ends; this process opens none.
+/// Errors: not_found, io_error, corrupt_data, unsupported (the files; a device this build lacks),
 /// invalid_argument (a number), resource_exhausted (memory, threads; 64 engines a process). Nothing
 /// is left behind on failure.
 KOHO_API EngineHandle* init_engine(const char* model_dir,

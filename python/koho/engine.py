@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import enum
 import itertools
+import os
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -125,11 +126,14 @@ class Engine:
     """A model in memory and the threads that compute. Use as a context manager, or close() it.
 
     Any thread may call anything; generate(), stream() and batch() of several threads are computed together. The
-    options are EngineOptions' fields by their names; num_gpus=1 computes on the GPU, 0 (the default) on the CPU, and
-    more are refused: koho runs on one GPU.
+    options are EngineOptions' fields by their names: num_gpus=1 computes on a GPU, 0 (the default) on the CPU;
+    executor="process" or "thread"; devices=[0, 1], the GPUs of the ranks; worker, the program of worker processes (or
+    the environment's KOHO_WORKER; else `koho` beside engine.so).
     """
 
-    def __init__(self, model_dir, *, library=None, **options: int):
+    EXECUTORS = {"auto": 0, "process": 1, "thread": 2}
+
+    def __init__(self, model_dir, *, library=None, **options):
         self.library = c.load(library)
         self.handle = None
         self._turn = threading.Lock()  # whose turn it is to poll
@@ -137,9 +141,19 @@ class Engine:
         self._routes: dict[int, collections.deque] = {}  # events of stream() and batch(), by request
         self._next_id = itertools.count(1 << 62)  # far from the ids that callers of add() choose
         self._events = (c.TokenEventStruct * 256)()
-        known = {name for name, _ in c.EngineOptionsStruct._fields_[1:]}
+        known = {name for name, _ in c.EngineOptionsStruct._fields_[1:]} - {"num_devices"}
         if unknown := options.keys() - known:
             raise TypeError(f"no such option: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+        executor = options.get("executor", 0)
+        if isinstance(executor, str):
+            if executor not in self.EXECUTORS:
+                raise ValueError(f"executor must be one of {', '.join(self.EXECUTORS)}, found {executor!r}")
+            options["executor"] = self.EXECUTORS[executor]
+        if (devices := options.pop("devices", None)) is not None:
+            numbers = [c_values.fit("devices", device, ctypes.c_int32) for device in devices]
+            options |= {"devices": (ctypes.c_int32 * len(numbers))(*numbers), "num_devices": len(numbers)}
+        if worker := options.pop("worker", None) or os.environ.get("KOHO_WORKER"):
+            options["worker"] = os.fsencode(worker)
         chosen = c_values.struct(c.EngineOptionsStruct, **options)
         self.handle = self.library.init_engine_ex(str(model_dir).encode(), chosen)
         if not self.handle:

@@ -16,7 +16,8 @@ class EngineOptionsStruct(ctypes.Structure):
     _fields_ = [("struct_size", c_uint32)] + [(name, c_int32) for name in (
         "max_batch", "max_seq", "num_gpus", "num_ranks", "num_threads", "slice_experts", "dp_attention", "kv_pages",
         "kv_fp8", "no_prefix_cache", "prefill_chunk", "max_queue", "inter_token_ms_max",
-        "deterministic")]
+        "deterministic", "executor")] + [
+        ("devices", POINTER(c_int32)), ("num_devices", c_int32), ("step_deadline_ms", c_int32), ("worker", c_char_p)]
 
 
 class TokenEventStruct(ctypes.Structure):

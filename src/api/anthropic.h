@@ -14,6 +14,9 @@
 
 namespace koho::api {
 
+/// Whether read_messages() reads the body's member `name`.
+bool reads_of_messages(std::string_view name);
+
 /// Reads the body of POST /v1/messages: everything but encode(). Any model named "claude-..." is
 /// served. A request without `thinking` does not think, as with Anthropic's own server.
 Refusal read_messages(const chat::Json& body, const Model& model, GenerationRequest& request);

@@ -141,8 +141,11 @@ Status read_body(const Json& body, bool count_only, GenerationRequest& request) 
   if (!body.is_object())
     return make_error(ErrorCode::invalid_argument, "the request: expected an object, found {}",
                       chat::kind_name(body.kind));
-  KOHO_TRY_ASSIGN(const Json* model, required_string(body, "model", {}));
-  request.model = model->text;
+  // A missing model is the served one.
+  if (body.given("model") != nullptr) {
+    KOHO_TRY_ASSIGN(const Json* model, required_string(body, "model", {}));
+    request.model = model->text;
+  }
   KOHO_TRY_ASSIGN(request.tokens_max, optional_integer(body, "max_tokens", 1,
                                                        std::numeric_limits<std::int32_t>::max()));
   if (count_only) {
@@ -150,6 +153,7 @@ Status read_body(const Json& body, bool count_only, GenerationRequest& request) 
   } else if (!request.tokens_max) {
     return make_field_error(ErrorCode::invalid_argument, "max_tokens", "{}: Field required");
   }
+  KOHO_TRY(refuse_mcp_servers(body));
   KOHO_TRY_ASSIGN(request.conversation, read_anthropic_conversation(body));
   KOHO_TRY_ASSIGN(request.conversation->enable_thinking,
                   read_thinking(body, request.base.reasoning_tokens_max));
@@ -172,6 +176,7 @@ Refusal read_for(const Json& body,
                  bool count_only,
                  GenerationRequest& request) {
   request.base = model.defaults;
+  request.model = model.names.front();
   if (const Status status = read_body(body, count_only, request); !status.ok())
     return to_api_error(status.error());
   if (Refusal refused = read_extensions(body, model, request)) return refused;
@@ -185,6 +190,10 @@ Refusal read_for(const Json& body,
 }
 
 }  // namespace
+
+bool reads_of_messages(std::string_view name) {
+  return std::ranges::find(kKnownFields, name) != kKnownFields.end() || reads_extension(name);
+}
 
 Refusal read_messages(const Json& body, const Model& model, GenerationRequest& request) {
   return read_for(body, model, false, request);
@@ -202,15 +211,15 @@ Refusal count_message_tokens(const Json& body, const Model& model, std::string& 
       refused && refused->code != "context_length_exceeded")
     return refused;
   fmt::format_to(std::back_inserter(out), R"({{"input_tokens":{}}})",
-                 request.prompts.front().ids.size());
+                 request.prompt_tokens.value_or(0));
   return {};
 }
 
 ApiError reword_for_anthropic(ApiError error,
                               const GenerationRequest& request,
                               const Model& model) {
-  if (error.code != "context_length_exceeded" || request.prompts.empty()) return error;
-  const auto prompt = static_cast<std::int64_t>(request.prompts.front().ids.size());
+  if (error.code != "context_length_exceeded" || !request.prompt_tokens) return error;
+  const std::int64_t prompt = *request.prompt_tokens;
   const std::int64_t context = model.context_max();
   const std::int64_t answer = request.tokens_max.value_or(1);
   if (prompt >= context) {

@@ -129,7 +129,9 @@ TEST(Anthropic, ThinksOnlyWhenAsked) {
 }
 
 TEST(Anthropic, NamesWhatItRefuses) {
-  EXPECT_EQ(refusal(R"({"messages": []})").message, "model: Field required");
+  EXPECT_EQ(refusal(R"({"model": 7, "messages": []})").message.substr(0, 6), "model:");
+  EXPECT_EQ(refusal(R"({"messages": []})").message, "max_tokens: Field required")
+      << "a missing model is the served one";
   EXPECT_EQ(refusal(R"({"model": "claude-x", "messages": []})").message,
             "max_tokens: Field required");
   EXPECT_EQ(refusal(R"({"model": "claude-x", "max_tokens": 0, "messages": []})").message,
@@ -203,12 +205,11 @@ TEST(Anthropic, RefusesUnknownFieldsWhereTheServerIsStrict) {
 
 TEST(Anthropic, TellsALongPromptInTheWordsThatClientsKnow) {
   GenerationRequest request = read("");
-  request.prompts.emplace_back();
-  request.prompts.back().ids.assign(5000, 1);
+  request.prompt_tokens = 5000;
   const ApiError error = make_api_error(400, "other words", "context_length_exceeded");
   EXPECT_EQ(reword_for_anthropic(error, request, model()).message,
             "prompt is too long: 5000 tokens > 4095 maximum");
-  request.prompts.back().ids.resize(4090);
+  request.prompt_tokens = 4090;
   EXPECT_EQ(reword_for_anthropic(error, request, model()).message,
             "input length and `max_tokens` exceed context limit: 4090 + 50 > 4096, decrease input "
             "length or `max_tokens` and try again");

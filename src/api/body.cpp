@@ -2,6 +2,7 @@
 #include "api/body.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include <fmt/core.h>
@@ -17,11 +18,21 @@ ApiError refused(std::string_view code, std::string message) {
 
 }  // namespace
 
-Refusal parse_body(std::string_view body, chat::Json& json) {
+Refusal parse_body(std::string_view body, bool (*reads)(std::string_view name), chat::Json& json) {
   if (const std::size_t valid = utf8_valid_bytes(body); valid != body.size())
     return refused("invalid_encoding",
                    fmt::format("the body is not valid UTF-8 at byte {}", valid));
-  Result<chat::Json> parsed = chat::parse_json(body);
+  constexpr std::array<std::string_view, 4> kOfIds{"prompt", "ids", "input_ids", "tokens"};
+  const auto packs = [&kOfIds](std::string_view name) {
+    return std::ranges::find(kOfIds, name) != kOfIds.end();
+  };
+  Result<chat::Json> parsed =
+      chat::parse_json(body, {.values_max = kBodyValuesMax, .needs = reads, .packs = packs});
+  if (!parsed.ok() && parsed.error().reason == ErrorReason::too_long) {
+    ApiError error = refused("request_too_large", parsed.error().message);
+    error.status = 413;
+    return error;
+  }
   if (!parsed.ok()) {
     ApiError error = to_api_error(parsed.error());
     const bool encoding = parsed.error().reason == ErrorReason::invalid_encoding;

@@ -10,10 +10,15 @@
 
 namespace koho::api {
 
-/// Parses `body` into `json`. Refuses text that is not UTF-8 and lone surrogates
-/// (invalid_encoding), and everything else that is not one JSON object within chat/json.h's limits
+/// The most values that a body may have: a client's long histories and many tools have some tens
+/// of thousands. Token ids of prompts, and members that nobody reads, do not count.
+inline constexpr std::size_t kBodyValuesMax = 131'072;
+
+/// Parses `body` into `json`; members that `reads` does not name become null. Refuses text that is
+/// not UTF-8 and lone surrogates (invalid_encoding), more than kBodyValuesMax values (413,
+/// request_too_large), and everything else that is not one JSON object within chat/json.h's limits
 /// (invalid_json).
-Refusal parse_body(std::string_view body, chat::Json& json);
+Refusal parse_body(std::string_view body, bool (*reads)(std::string_view name), chat::Json& json);
 
 /// Whether `id` can name a request: 1..128 visible ASCII characters, without quotes and
 /// backslashes.

@@ -128,7 +128,7 @@ constexpr RequestField kFields[] = {
      [](const Value& v, RequestBuilder& d) {
        return read_boolean(v, d.request.tool_choice.parallel);
      }},
-    {"max_tokens", "integer from 1; default: what is left of the context",
+    {"max_tokens", "integer from 1; default, -1 and null: what is left of the context",
      [](const Value& v, RequestBuilder& d) { return read_length(v, 1, d.request.tokens_max); }},
     {"max_completion_tokens", "the same; overrides max_tokens",
      [](const Value& v, RequestBuilder& d) { return read_length(v, 1, d.max_completion_tokens); }},
@@ -380,6 +380,10 @@ class ChatResponder final : public OpenAiResponder {
 
 std::span<const RequestField> chat_completion_fields() {
   return kFields;
+}
+
+bool reads_of_chat(std::string_view name) {
+  return reads_field(name, kFields);
 }
 
 Refusal read_chat_completion(const Json& body, const Model& model, GenerationRequest& request) {

@@ -14,6 +14,9 @@ namespace koho::api {
 /// The fields that this API has in addition to the shared ones.
 std::span<const RequestField> chat_completion_fields();
 
+/// Whether read_chat_completion() reads the body's member `name`.
+bool reads_of_chat(std::string_view name);
+
 /// Reads and checks a body; encode() is the next step.
 Refusal read_chat_completion(const chat::Json& body,
                              const Model& model,

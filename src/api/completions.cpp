@@ -28,7 +28,9 @@ Refusal read_nothing(const Value& /*value*/, RequestBuilder& /*builder*/) {
 constexpr RequestField kFields[] = {
     {"prompt", "string, array of strings, array of token ids, or array of such arrays",
      read_nothing},
-    {"max_tokens", "integer from 0, default 16; 0 computes the prompt and generates nothing",
+    {"max_tokens",
+     "integer from 0, default 16; 0 computes the prompt and generates nothing; -1 and null: as "
+     "many as fit",
      [](const Value& v, RequestBuilder& d) { return read_length(v, 0, d.request.tokens_max); }},
     {"max_completion_tokens", "the same; overrides max_tokens",
      [](const Value& v, RequestBuilder& d) { return read_length(v, 0, d.max_completion_tokens); }},
@@ -257,6 +259,10 @@ std::span<const RequestField> completion_fields() {
   return kFields;
 }
 
+bool reads_of_completions(std::string_view name) {
+  return reads_field(name, kFields);
+}
+
 Refusal read_prompts(const Json& prompt,
                      std::string_view field,
                      const Model& model,
@@ -286,15 +292,19 @@ Refusal read_prompts(const Json& prompt,
     return {};
   };
   if (prompt.is_string()) return add_text(prompt);
+  if (prompt.kind == Json::Kind::token_ids) return add_ids(prompt);
   if (!prompt.is_array()) return refuse(fmt::format("found {}", chat::kind_name(prompt.kind)));
   if (prompt.items.empty()) return refuse("found an empty array");
-  const Json::Kind kind = prompt.items.front().kind;
+  const auto kind_of = [](const Json& item) {
+    return item.kind == Json::Kind::token_ids ? Json::Kind::array : item.kind;
+  };
+  const Json::Kind kind = kind_of(prompt.items.front());
   if (kind == Json::Kind::number) return add_ids(prompt);
   if (prompt.items.size() > kPromptsMax)
     return refuse(fmt::format("at most {} prompts, found {}", kPromptsMax, prompt.items.size()));
   for (const Json& item : prompt.items) {
-    if (item.kind != kind) return refuse("found elements of different types");
-    if (!item.is_string() && !item.is_array())
+    if (kind_of(item) != kind) return refuse("found elements of different types");
+    if (kind != Json::Kind::string && kind != Json::Kind::array)
       return refuse(fmt::format("found {}", chat::kind_name(item.kind)));
     if (Refusal refused = item.is_string() ? add_text(item) : add_ids(item)) return refused;
   }
@@ -304,7 +314,10 @@ Refusal read_prompts(const Json& prompt,
 Refusal read_completion(const Json& body, const Model& model, GenerationRequest& request) {
   if (Refusal refused = read_model(body, model, request)) return refused;
   request.base = model.defaults;
-  request.tokens_max_default = kTokensDefault;
+  // null and -1: as many as fit.
+  const bool asked =
+      body.find("max_tokens") != nullptr || body.find("max_completion_tokens") != nullptr;
+  request.tokens_max_default = asked ? 0 : kTokensDefault;
   const Json* prompt = body.find("prompt");
   if (prompt == nullptr)
     return wrong_field(

@@ -13,6 +13,9 @@ namespace koho::api {
 /// The fields that this API has in addition to the shared ones.
 std::span<const RequestField> completion_fields();
 
+/// Whether read_completion() reads the body's member `name`.
+bool reads_of_completions(std::string_view name);
+
 /// Reads and checks a body; encode() is the next step.
 Refusal read_completion(const chat::Json& body, const Model& model, GenerationRequest& request);
 

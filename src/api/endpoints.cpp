@@ -4,6 +4,7 @@
 #include "api/anthropic.h"
 #include "api/chat_completions.h"
 #include "api/completions.h"
+#include "api/llama.h"
 #include "api/native.h"
 #include "api/responses.h"
 #include "api/text_endpoints.h"
@@ -12,18 +13,22 @@ namespace koho::api {
 namespace {
 
 constexpr GenerationEndpoint kGeneration[] = {
-    {"/v1/chat/completions", "messages", read_chat_completion, respond_chat_completion},
-    {"/v1/completions", "prompt", read_completion, respond_completion},
-    {"/generate", "prompt", read_generate, respond_generate},
-    {"/v1/messages", "messages", read_messages, respond_messages, reword_for_anthropic},
-    {"/v1/responses", "input", read_response, respond_response},
+    {"/v1/chat/completions", "messages", reads_of_chat, read_chat_completion,
+     respond_chat_completion},
+    {"/v1/completions", "prompt", reads_of_completions, read_completion, respond_completion},
+    {"/generate", "prompt", reads_of_generate, read_generate, respond_generate},
+    {"/completion", "prompt", reads_of_llama_completion, read_llama_completion,
+     respond_llama_completion},
+    {"/v1/messages", "messages", reads_of_messages, read_messages, respond_messages,
+     reword_for_anthropic},
+    {"/v1/responses", "input", reads_of_responses, read_response, respond_response},
 };
 
 constexpr TextEndpoint kText[] = {
-    {"/tokenize", answer_tokenize},
-    {"/detokenize", answer_detokenize},
-    {"/v1/chat/completions/render", answer_render},
-    {"/v1/messages/count_tokens", count_message_tokens},
+    {"/tokenize", reads_of_tokenize, answer_tokenize},
+    {"/detokenize", reads_of_detokenize, answer_detokenize},
+    {"/v1/chat/completions/render", reads_of_chat, answer_render},
+    {"/v1/messages/count_tokens", reads_of_messages, count_message_tokens},
 };
 
 }  // namespace

@@ -20,6 +20,8 @@ namespace koho::api {
 struct GenerationEndpoint {
   std::string_view path;
   std::string_view prompt_field;  // the prompt's field, for error messages
+  /// Whether `read` looks at the body's member `name`; the value of any other may be null.
+  bool (*reads)(std::string_view name);
   Refusal (*read)(const chat::Json& body, const Model& model, GenerationRequest& request);
   std::unique_ptr<Responder> (*respond)(const GenerationRequest& request, const Model& model);
   /// Rewrites encode()'s error for this API; null: leaves it.
@@ -31,6 +33,7 @@ struct GenerationEndpoint {
 /// An endpoint that generates nothing: tokenize, count tokens, render.
 struct TextEndpoint {
   std::string_view path;
+  bool (*reads)(std::string_view name);  // as in GenerationEndpoint
   Refusal (*answer)(const chat::Json& body, const Model& model, std::string& out);
 };
 

@@ -43,6 +43,8 @@ std::string_view error_type(ErrorStyle style, int status) {
       return "permission_error";
     case 404:
       return openai ? "invalid_request_error" : "not_found_error";
+    case 408:
+      return openai ? "invalid_request_error" : "timeout_error";
     case 413:
       return openai ? "invalid_request_error" : "request_too_large";
     case 429:

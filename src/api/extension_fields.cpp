@@ -34,6 +34,12 @@ bool is_taken(std::string_view name) {
 
 }  // namespace
 
+bool reads_extension(std::string_view name) {
+  const std::span<const RequestField> shared = shared_fields();
+  return holds(kOfChat, name) ||
+         std::ranges::find(shared, name, &RequestField::name) != shared.end();
+}
+
 Refusal read_extensions(const chat::Json& body, const Model& model, GenerationRequest& request) {
   RequestBuilder builder{.model = model, .request = request};
   const auto read = [&](const RequestField& field) -> Refusal {

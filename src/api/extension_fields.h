@@ -3,9 +3,14 @@
 // chat completions: seed, penalties, stops, priority, salt, timeout, thinking.
 #pragma once
 
+#include <string_view>
+
 #include "api/generation.h"
 
 namespace koho::api {
+
+/// Whether read_extensions() may read the body's member `name`.
+bool reads_extension(std::string_view name);
 
 /// Reads the fields of `request.unknown_fields` that every chat API takes, and checks those that
 /// depend on each other; the others stay unknown. Call it after the API's own fields, whose names

@@ -78,14 +78,17 @@ Refusal read_token_ids(const FieldValue& value,
                        std::int32_t vocabulary,
                        std::size_t count_max,
                        std::vector<Token>& target) {
-  if (!value.json.is_array()) return must_be(value, "an array of token ids");
-  if (value.json.items.size() > count_max)
+  const bool packed = value.json.kind == Json::Kind::token_ids;
+  if (!value.json.is_array() && !packed) return must_be(value, "an array of token ids");
+  const std::size_t count = packed ? value.json.num_ids() : value.json.items.size();
+  if (count > count_max)
     return wrong_field(value.name, fmt::format("{} may have at most {} entries, found {}",
-                                               value.name, count_max, value.json.items.size()));
+                                               value.name, count_max, count));
   target.clear();
-  target.reserve(value.json.items.size());
-  for (const Json& item : value.json.items) {
-    const std::optional<std::int64_t> id = whole_number(item);
+  target.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::optional<std::int64_t> id =
+        packed ? value.json.id_at(i) : whole_number(value.json.items[i]);
     if (!id || *id < 0 || *id >= vocabulary)
       return wrong_field(value.name, fmt::format("{}[{}] is not a token id; valid ids are 0..{}",
                                                  value.name, target.size(), vocabulary - 1));

@@ -74,6 +74,15 @@ Result<std::optional<double>> optional_number(
   return parsed;
 }
 
+Status refuse_mcp_servers(const Json& body) {
+  constexpr std::string_view kField = "mcp_servers";
+  const Json* servers = body.given(kField);
+  if (servers == nullptr || (servers->is_array() && servers->items.empty())) return {};
+  return make_field_error(ErrorCode::unsupported, kField,
+                          "{}: not supported: this server calls no other server; have the client "
+                          "offer their tools in `tools` and call them");
+}
+
 Refusal refuse_unknown_fields(const GenerationRequest& request, const Model& model) {
   if (!model.strict_fields || request.unknown_fields.empty()) return {};
   const std::string& name = request.unknown_fields.front();

@@ -42,6 +42,9 @@ Result<std::optional<double>> optional_number(const chat::Json& object,
                                               double most,
                                               std::string_view path = {});
 
+/// Refuses a `mcp_servers` that names any. Errors: unsupported.
+Status refuse_mcp_servers(const chat::Json& body);
+
 /// Refuses the first unknown field if the model has strict_fields.
 Refusal refuse_unknown_fields(const GenerationRequest& request, const Model& model);
 

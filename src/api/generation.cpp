@@ -94,23 +94,26 @@ Refusal check_messages(const chat::Conversation& conversation) {
 /// The ids of a rendered conversation; earlier answers become the token ids that were sampled.
 Result<std::vector<Token>> encode_turns(GenerationRequest& request,
                                         const chat::Prompt& prompt,
-                                        const Model& model) {
+                                        const Model& model,
+                                        std::size_t ids_max,
+                                        std::size_t& total) {
   if (model.turns) {
     KOHO_TRY_ASSIGN(EncodedTurns encoded,
                     model.turns->encode(*request.conversation, prompt, model.style,
-                                        request.base.salt, *model.tokenizer));
+                                        request.base.salt, *model.tokenizer, ids_max));
     request.place = std::move(encoded.place);
+    total = encoded.total;
     return std::move(encoded.ids);
   }
-  return chat::encode(prompt.segments, *model.tokenizer);
+  return chat::encode(prompt.segments, *model.tokenizer, ids_max, total);
 }
 
 Refusal settle_lengths(GenerationRequest& request,
                        const Model& model,
                        std::string_view asked_in,
+                       std::int64_t prompt,
                        Request& one) {
   const std::int64_t context = model.context_max();
-  const auto prompt = static_cast<std::int64_t>(one.prompt.size());
   const auto too_long = [&](std::int64_t answer) {
     return ApiError{.status = 400,
                     .code = "context_length_exceeded",
@@ -200,10 +203,16 @@ Status read_allowed_tools(const chat::Json& choice, ToolChoice& out) {
   return {};
 }
 
-Result<std::vector<Token>> tokenize(const PromptInput& prompt, const Tokenizer* tokenizer) {
-  if (!prompt.is_text) return prompt.ids;
-  return prompt.allow_special ? tokenizer->encode_with_special(prompt.text)
-                              : tokenizer->encode(prompt.text);
+Result<std::vector<Token>> tokenize(const PromptInput& prompt,
+                                    const Tokenizer* tokenizer,
+                                    std::size_t ids_max,
+                                    std::size_t& total) {
+  if (!prompt.is_text) {
+    total = prompt.ids.size();
+    return prompt.ids;
+  }
+  const TextSegment whole{.text = prompt.text, .allow_special = prompt.allow_special};
+  return tokenizer->encode(std::span(&whole, 1), ids_max, total);
 }
 
 Refusal check_tools(const std::vector<chat::Json>& tools, std::string_view field) {
@@ -299,13 +308,20 @@ Refusal settle_conversation(GenerationRequest& request, const Model& model) {
 }
 
 Refusal encode(GenerationRequest& request, const Model& model, std::string_view asked_in) {
+  // A prompt beyond the context is refused: of its ids only the number is needed.
+  const std::size_t context_ids = static_cast<std::size_t>(model.context_max()) + 1;
+  const std::size_t ids_max = request.truncate_to   ? ~std::size_t{0}
+                              : request.ids_max > 0 ? request.ids_max
+                                                    : context_ids;
+  std::size_t of_conversation = 0;
   if (request.conversation) {
     if (model.tokenizer == nullptr) return no_text_side();
     Result<chat::Prompt> prompt = chat::render(*request.conversation, model.style);
     if (!prompt.ok()) return to_api_error(prompt.error());
     request.starts_in_reasoning = prompt->ends_in_thinking();
-    request.prompt_text = prompt->text();
-    Result<std::vector<Token>> ids = encode_turns(request, *prompt, model);
+    if (request.keeps_prompt_text) request.prompt_text = prompt->text();
+    Result<std::vector<Token>> ids =
+        encode_turns(request, *prompt, model, ids_max, of_conversation);
     if (!ids.ok()) return to_api_error(ids.error());
     request.prompts.assign(1, {.is_text = false, .text = {}, .ids = std::move(*ids)});
     if (!request.conversation->tools.empty() && request.tool_choice.kind != ToolChoice::Kind::none)
@@ -317,16 +333,22 @@ Refusal encode(GenerationRequest& request, const Model& model, std::string_view 
   for (PromptInput& prompt : request.prompts) {
     if (prompt.is_text && model.tokenizer == nullptr) return no_text_side();
     Request one = request.base;
-    Result<std::vector<Token>> ids = tokenize(prompt, model.tokenizer);
+    std::size_t total = 0;
+    Result<std::vector<Token>> ids = tokenize(prompt, model.tokenizer, ids_max, total);
     if (!ids.ok()) return to_api_error(ids.error());
+    if (request.conversation) total = of_conversation;
     one.prompt = std::move(*ids);
-    if (request.truncate_to && one.prompt.size() > static_cast<std::size_t>(*request.truncate_to))
+    if (request.truncate_to && one.prompt.size() > static_cast<std::size_t>(*request.truncate_to)) {
       one.prompt.erase(one.prompt.begin(), one.prompt.end() - *request.truncate_to);
-    tokens += static_cast<std::int64_t>(one.prompt.size());
+      total = one.prompt.size();
+    }
+    tokens += static_cast<std::int64_t>(total);
     if (&prompt == &request.prompts.back()) request.prompt_tokens = tokens;
     one.starts_in_reasoning =
         !one.prompt.empty() && one.reasoning_begin >= 0 && one.prompt.back() == one.reasoning_begin;
-    if (Refusal refused = settle_lengths(request, model, asked_in, one)) return refused;
+    if (Refusal refused =
+            settle_lengths(request, model, asked_in, static_cast<std::int64_t>(total), one))
+      return refused;
     request.requests.push_back(std::move(one));
   }
   return {};

@@ -85,7 +85,9 @@ struct GenerationRequest {
   OutputOptions output;
   std::string call_id_prefix = "call_";  // of tool call ids; unique per request
   std::vector<std::string> unknown_fields;
-  std::string echo;  // responses: body fields that the answer repeats, as JSON
+  bool keeps_prompt_text = false;
+  std::size_t ids_max = 0;  // of a prompt's ids that encode() keeps; 0: what the context holds
+  std::string echo;         // responses: body fields that the answer repeats, as JSON
 
   /// Whether the prompts' own tokens get log probabilities: prompt_logprobs[prompt][i] is that of
   /// token i + 1, filled in before the answer begins.
@@ -96,15 +98,18 @@ struct GenerationRequest {
   std::vector<Request> requests;  // one per prompt
   std::optional<std::int64_t>
       prompt_tokens;        // of all prompts; nothing if the request was refused earlier
-  std::string prompt_text;  // the rendered conversation
+  std::string prompt_text;  // the rendered conversation, if keeps_prompt_text
   bool starts_in_reasoning = false;
   TurnPlace place;                                        // where a conversation's answer begins
   std::shared_ptr<const chat::ToolSchemas> tool_schemas;  // null: tool tags are text
 };
 
-/// The token ids of a prompt. Requires: a tokenizer, if the prompt is text. Errors: as
-/// Tokenizer::encode.
-Result<std::vector<Token>> tokenize(const PromptInput& prompt, const Tokenizer* tokenizer);
+/// The token ids of a prompt, of a text with more than `ids_max` only the first ones; `total` is
+/// the number of all. Requires: a tokenizer, if the prompt is text. Errors: as Tokenizer::encode.
+Result<std::vector<Token>> tokenize(const PromptInput& prompt,
+                                    const Tokenizer* tokenizer,
+                                    std::size_t ids_max,
+                                    std::size_t& total);
 
 /// Renders and tokenises the prompts and checks the lengths. `asked_in` is the prompt's field
 /// ("messages", "prompt"), for error messages. Cost: linear in the text; up to seconds for the

@@ -160,6 +160,12 @@ class Translation {
 
 }  // namespace
 
+bool reads_of_generate(std::string_view name) {
+  return name == "sampling_params" ||
+         std::ranges::find(kAliases, name, &Alias::given) != std::end(kAliases) ||
+         reads_of_completions(name);
+}
+
 Refusal read_generate(const Json& body, const Model& model, GenerationRequest& request) {
   Translation translation;
   if (Refusal refused = translation.add(body, {})) return refused;

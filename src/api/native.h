@@ -9,6 +9,9 @@
 
 namespace koho::api {
 
+/// Whether read_generate() reads the body's member `name`.
+bool reads_of_generate(std::string_view name);
+
 /// Reads a completion's body with the extra names "ids", "input_ids" and "text" of the prompt,
 /// "max_new_tokens" of max_tokens, and SGLang's "sampling_params". "model" may be missing.
 Refusal read_generate(const chat::Json& body, const Model& model, GenerationRequest& request);

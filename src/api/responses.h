@@ -13,6 +13,9 @@
 
 namespace koho::api {
 
+/// Whether read_response() reads the body's member `name`.
+bool reads_of_responses(std::string_view name);
+
 /// Reads the body of POST /v1/responses: everything but encode().
 Refusal read_response(const chat::Json& body, const Model& model, GenerationRequest& request);
 

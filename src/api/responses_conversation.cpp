@@ -137,7 +137,13 @@ class ItemReader {
     KOHO_TRY_ASSIGN(const Json* arguments, required_string(item, key, field));
     call.id = id->text;
     call.name = name->text;
-    call.arguments = chat::read_arguments(arguments->text);
+    Result<Json> read = chat::read_arguments(arguments->text, values_left_);
+    if (!read.ok()) {
+      Error error = std::move(read).error().with_context(field_name(field, key));
+      error.field = field_name(field, key);
+      return error;
+    }
+    call.arguments = std::move(*read);
     turn().tool_calls.push_back(std::move(call));
     return {};
   }
@@ -175,6 +181,7 @@ class ItemReader {
 
   std::vector<Message>& messages_;
   std::vector<std::string>& left_out_;
+  std::size_t values_left_ = chat::kArgumentValuesMax;  // of the arguments of calls
 };
 
 Status read_input(const Json& request,
@@ -198,6 +205,30 @@ Status read_input(const Json& request,
   for (std::size_t i = 0; i < input->items.size(); ++i)
     KOHO_TRY(reader.read(input->items[i], fmt::format("input[{}]", i)));
   return {};
+}
+
+/// Tools that OpenAI's servers run, or that only OpenAI's models know how to call.
+constexpr std::array<std::string_view, 11> kServerTools{
+    "web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation",
+    "mcp",        "local_shell",        "shell",       "computer",         "apply_patch",
+    "tool_search"};
+
+/// Refuses a server tool; its dated names ("web_search_preview_2025_03_11") count, too. A web
+/// search without access to the web, which Codex adds to every request, asks for nothing.
+Status refuse_server_tool(const Json& tool, const std::string& type, const std::string& field) {
+  const bool known = std::ranges::any_of(kServerTools, [&](std::string_view name) {
+    return type == name || type.starts_with(std::string(name) + '_');
+  });
+  if (!known) return {};
+  Json no_access;
+  no_access.kind = Json::Kind::boolean;
+  const Json* access = tool.find("external_web_access");
+  if (access != nullptr && *access == no_access) return {};
+  return make_field_error(
+      ErrorCode::unsupported, field + ".type",
+      "{}: only OpenAI's servers and models have tools of type \"{}\"; declare a tool of type "
+      "\"function\" with parameters",
+      type);
 }
 
 /// A flat tool of this API as the nested one that GLM's template prints.
@@ -237,6 +268,7 @@ Result<Conversation> read_responses_conversation(const Json& request,
       if (!tools->items[i].is_object()) return wrong_kind(field, "an object", &tools->items[i]);
       KOHO_TRY_ASSIGN(const Json* type, required_string(tools->items[i], "type", field));
       if (type->text != "function") {
+        KOHO_TRY(refuse_server_tool(tools->items[i], type->text, field));
         left_out.push_back(fmt::format("tools.{:.100}", std::string_view(type->text)));
         continue;
       }

@@ -50,7 +50,7 @@ constexpr std::array<std::string_view, 30> kKnownFields{"model",
                                                         "request_id",
                                                         "rid"};
 
-/// Refuses the fields that need a server that stores responses.
+/// Refuses the fields that need a server that stores responses or runs tools.
 Status refuse_stored(const Json& body) {
   for (const std::string_view name : {"previous_response_id", "conversation", "prompt"})
     if (body.given(name) != nullptr)
@@ -58,6 +58,7 @@ Status refuse_stored(const Json& body) {
           ErrorCode::unsupported, name,
           "{}: not supported: this server stores no responses; send the items of "
           "the conversation as input");
+  KOHO_TRY(refuse_mcp_servers(body));
   KOHO_TRY_ASSIGN(const bool background, boolean_or(body, "background", {}, false));
   if (background)
     return make_field_error(ErrorCode::unsupported, "background",
@@ -181,8 +182,11 @@ Status read_body(const Json& body, GenerationRequest& request) {
   if (!body.is_object())
     return make_error(ErrorCode::invalid_argument, "the request: expected an object, found {}",
                       chat::kind_name(body.kind));
-  KOHO_TRY_ASSIGN(const Json* model, required_string(body, "model", {}));
-  request.model = model->text;
+  // A missing model is the served one.
+  if (body.given("model") != nullptr) {
+    KOHO_TRY_ASSIGN(const Json* model, required_string(body, "model", {}));
+    request.model = model->text;
+  }
   KOHO_TRY(refuse_stored(body));
   KOHO_TRY_ASSIGN(request.conversation, read_responses_conversation(body, request.unknown_fields));
   KOHO_TRY_ASSIGN(request.conversation->enable_thinking, read_reasoning(body));
@@ -209,8 +213,14 @@ Status read_body(const Json& body, GenerationRequest& request) {
 
 }  // namespace
 
+bool reads_of_responses(std::string_view name) {
+  return std::ranges::find(kKnownFields, name) != kKnownFields.end() || name == "mcp_servers" ||
+         reads_extension(name);
+}
+
 Refusal read_response(const Json& body, const Model& model, GenerationRequest& request) {
   request.base = model.defaults;
+  request.model = model.names.front();
   if (const Status status = read_body(body, request); !status.ok())
     return to_api_error(status.error());
   if (Refusal refused = read_extensions(body, model, request)) return refused;

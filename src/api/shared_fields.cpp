@@ -54,6 +54,36 @@ bool is_no_op(std::string_view name, const Json& json) {
          ((json.is_array() || json.is_object()) && json.items.empty());
 }
 
+/// Keeps of allowed_token_ids what the model can sample, and refuses lists that leave nothing.
+/// Lists that leave nothing only later in the answer are the engine's to refuse.
+Refusal settle_token_lists(const RequestBuilder& builder) {
+  Request& base = builder.request.base;
+  if (base.allowed_tokens.empty()) return {};
+  const std::int32_t vocabulary = builder.model.tokenizer == nullptr
+                                      ? builder.model.limits.vocabulary
+                                      : builder.model.tokenizer->vocab_size();
+  std::erase_if(base.allowed_tokens, [vocabulary](Token token) { return token >= vocabulary; });
+  if (base.allowed_tokens.empty())
+    return wrong_field("allowed_token_ids",
+                       fmt::format("allowed_token_ids allows no token: ids from {} on are padding "
+                                   "of the model's embedding and are never sampled",
+                                   vocabulary));
+  const auto is_banned = [&](Token token) {
+    return std::ranges::find(base.banned_sequences, std::vector<Token>{token}) !=
+           base.banned_sequences.end();
+  };
+  if (std::ranges::all_of(base.allowed_tokens, is_banned))
+    return wrong_field("bad_words", "bad_words excludes every token of allowed_token_ids");
+  const auto is_kept_out = [&](Token token) {
+    return is_banned(token) || std::ranges::find(base.stop_tokens, token) != base.stop_tokens.end();
+  };
+  if (base.min_tokens > 0 && std::ranges::all_of(base.allowed_tokens, is_kept_out))
+    return wrong_field("min_tokens",
+                       "min_tokens excludes every token of allowed_token_ids from the start of the "
+                       "answer: they are all tokens that end it");
+  return {};
+}
+
 }  // namespace
 
 std::span<const RequestField> shared_fields() {
@@ -85,6 +115,10 @@ Refusal read_length(const FieldValue& value,
                     std::int32_t low,
                     std::optional<std::int64_t>& target) {
   std::int32_t length = 0;
+  if (value.json.is_integer() && value.json.text == "-1") {
+    target.reset();  // as many as fit
+    return {};
+  }
   if (Refusal refused = read_integer(value, low, std::numeric_limits<std::int32_t>::max(), length))
     return refused;
   target = length;
@@ -93,7 +127,10 @@ Refusal read_length(const FieldValue& value,
 
 Refusal read_model(const chat::Json& body, const Model& model, GenerationRequest& request) {
   const Json* name = body.find("model");
-  if (name == nullptr) return wrong_field("model", "model must be a string, found nothing");
+  if (name == nullptr || name->is_null()) {
+    request.model = model.names.front();
+    return {};
+  }
   if (Refusal refused = read_text({.name = "model", .json = *name}, request.model, 1024))
     return refused;
   if (model.serves(request.model)) return {};
@@ -103,6 +140,14 @@ Refusal read_model(const chat::Json& body, const Model& model, GenerationRequest
       .param = "model",
       .message = fmt::format("the model \"{:.100}\" does not exist; this server serves \"{}\"",
                              std::string_view(request.model), model.names.front())};
+}
+
+bool reads_field(std::string_view name, std::span<const RequestField> own) {
+  return name == "model" ||
+         std::ranges::find(shared_fields(), name, &RequestField::name) != shared_fields().end() ||
+         std::ranges::find(own, name, &RequestField::name) != own.end() ||
+         std::ranges::find(kRefused, name) != std::end(kRefused) ||
+         std::ranges::find(kWithoutEffect, name) != std::end(kWithoutEffect);
 }
 
 Refusal read_body(const chat::Json& body,
@@ -156,7 +201,7 @@ Refusal settle(RequestBuilder& builder) {
     return wrong_field(base.allowed_tokens.empty() ? "bad_words" : "allowed_token_ids",
                        "allowed_token_ids and bad_words cannot be combined with structured outputs "
                        "or forced tool calls");
-  return {};
+  return settle_token_lists(builder);
 }
 
 }  // namespace koho::api

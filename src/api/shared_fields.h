@@ -42,6 +42,9 @@ Refusal read_body(const chat::Json& body,
                   std::span<const RequestField> own,
                   RequestBuilder& builder);
 
+/// Whether an API with these fields of its own reads the body's member `name`, or refuses it.
+bool reads_field(std::string_view name, std::span<const RequestField> own);
+
 /// Reads "model" and checks that it is served.
 Refusal read_model(const chat::Json& body, const Model& model, GenerationRequest& request);
 

@@ -8,6 +8,8 @@
 
 #include <fmt/core.h>
 
+#include "api/body.h"
+
 namespace koho::api {
 namespace {
 
@@ -74,7 +76,7 @@ Refusal read_structure(std::string_view member, const Value& value, RequestBuild
                     value.name, builder.request.constraint_field));
   if (member == "json") {
     if (!value.json.is_string()) return read_schema(value, &value.json, builder);
-    const Result<Json> parsed = chat::parse_json(value.json.text);
+    const Result<Json> parsed = chat::parse_json(value.json.text, {.values_max = kBodyValuesMax});
     if (!parsed.ok())
       return wrong_field(value.name, fmt::format("{}: {}", value.name, parsed.error().message),
                          "unsupported_schema");
@@ -82,8 +84,11 @@ Refusal read_structure(std::string_view member, const Value& value, RequestBuild
   }
   if (member == "choice") {
     std::vector<std::string> choices;
-    if (!value.json.is_array() || value.json.items.empty())
-      return must_be(value, "an array of strings");
+    if (!value.json.is_array()) return must_be(value, "an array of strings");
+    if (value.json.items.empty())
+      return wrong_field(value.name, fmt::format("{} must have at least one string, found an empty "
+                                                 "array",
+                                                 value.name));
     if (Refusal refused = read_texts(value, 10'000, 1U << 16U, choices)) return refused;
     constrain(builder, value.name, Constraint::choice(std::move(choices)));
     return {};

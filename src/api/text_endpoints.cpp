@@ -25,6 +25,16 @@ ApiError no_tokenizer() {
           .message = "this model has no tokenizer.json: it takes and returns token ids only"};
 }
 
+/// Of a text that these endpoints write as ids, or of ids that they write as text: a token may be
+/// 128 bytes of it.
+constexpr std::size_t kIdsMax = std::size_t{1} << 20U;
+
+Refusal check_count(std::int64_t tokens, std::string_view field) {
+  if (tokens <= static_cast<std::int64_t>(kIdsMax)) return {};
+  return wrong_field(field, fmt::format("{} has {} tokens; this endpoint takes at most {}", field,
+                                        tokens, kIdsMax));
+}
+
 /// `body` with a model name if the client left it out.
 Json named(const Json& body, const Model& model) {
   Json made = body;
@@ -41,6 +51,8 @@ Refusal check_model(const Json& body, const Model& model) {
 /// Renders and tokenises a conversation.
 Refusal encode_chat(const Json& body, const Model& model, GenerationRequest& request) {
   if (Refusal refused = read_chat_completion(named(body, model), model, request)) return refused;
+  request.keeps_prompt_text = true;
+  request.ids_max = kIdsMax;
   request.tokens_max = 0;
   request.base.min_tokens = 0;
   return encode(request, model, "messages");
@@ -51,6 +63,7 @@ Refusal tokenise_chat(const Json& body, const Model& model, std::vector<Token>& 
   GenerationRequest request;
   Refusal refused = encode_chat(body, model, request);
   if (refused && refused->code != "context_length_exceeded") return refused;
+  if (Refusal beyond = check_count(request.prompt_tokens.value_or(0), "messages")) return beyond;
   ids = refused ? request.prompts.front().ids : request.requests.front().prompt;
   return {};
 }
@@ -65,14 +78,25 @@ Refusal tokenise_prompt(const Json& body, const Model& model, std::vector<Token>
   if (const Json* json = body.given("allow_special"))
     if (Refusal refused = read_boolean({.name = "allow_special", .json = *json}, allow_special))
       return refused;
-  Result<std::vector<Token>> encoded =
-      tokenize({.text = prompt->text, .allow_special = allow_special}, model.tokenizer);
+  std::size_t total = 0;
+  Result<std::vector<Token>> encoded = tokenize(
+      {.text = prompt->text, .allow_special = allow_special}, model.tokenizer, kIdsMax, total);
   if (!encoded.ok()) return to_api_error(encoded.error());
+  if (Refusal beyond = check_count(static_cast<std::int64_t>(total), "prompt")) return beyond;
   ids = std::move(*encoded);
   return {};
 }
 
 }  // namespace
+
+bool reads_of_tokenize(std::string_view name) {
+  return name == "prompt" || name == "allow_special" || name == "return_token_strs" ||
+         reads_of_chat(name);
+}
+
+bool reads_of_detokenize(std::string_view name) {
+  return name == "model" || name == "tokens" || name == "skip_special_tokens";
+}
 
 Refusal answer_tokenize(const Json& body, const Model& model, std::string& out) {
   if (model.tokenizer == nullptr) return no_tokenizer();
@@ -106,7 +130,6 @@ Refusal answer_detokenize(const Json& body, const Model& model, std::string& out
   if (tokens == nullptr)
     return wrong_field("tokens", "tokens must be an array of token ids, found nothing");
   std::vector<Token> ids;
-  constexpr std::size_t kIdsMax = std::size_t{1} << 24U;
   if (Refusal refused = read_token_ids({.name = "tokens", .json = *tokens}, model.limits.vocabulary,
                                        kIdsMax, ids))
     return refused;

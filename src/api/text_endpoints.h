@@ -11,6 +11,10 @@
 
 namespace koho::api {
 
+/// Whether answer_tokenize() or answer_detokenize() reads the body's member `name`.
+bool reads_of_tokenize(std::string_view name);
+bool reads_of_detokenize(std::string_view name);
+
 /// {"prompt"} or {"messages", …} to {"count", "max_model_len", "tokens"}; with
 /// "return_token_strs" also each token's text. Errors: as those of a completion, but no
 /// text is too long.

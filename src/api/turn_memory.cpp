@@ -60,6 +60,7 @@ void append_canonical(std::string& out, const Json& value) {
       return;
     }
     case Json::Kind::array:
+    case Json::Kind::token_ids:
       out += '[';
       for (const Json& item : value.items) {
         append_canonical(out, item);
@@ -127,7 +128,8 @@ Result<EncodedTurns> TurnMemory::encode(const chat::Conversation& conversation,
                                         const chat::Prompt& prompt,
                                         chat::TemplateStyle style,
                                         const CacheSalt& salt,
-                                        const Tokenizer& tokenizer) {
+                                        const Tokenizer& tokenizer,
+                                        std::size_t ids_max) {
   const std::vector<chat::Message>& messages = conversation.messages;
   std::size_t last_user = 0;
   std::vector<std::size_t> answers;  // messages of the assistant
@@ -158,12 +160,16 @@ Result<EncodedTurns> TurnMemory::encode(const chat::Conversation& conversation,
     }
     if (known) {
       encoded.ids.insert(encoded.ids.end(), known->ids.begin(), known->ids.end());
+      encoded.total += known->ids.size();
       hash.add(known->ids);
       ++encoded.turns_replayed;
       ++turn;
       continue;
     }
-    KOHO_TRY_ASSIGN(const std::vector<Token> ids, chat::encode(piece, tokenizer));
+    const std::size_t room = ids_max - std::min(encoded.ids.size(), ids_max);
+    std::size_t count = 0;
+    KOHO_TRY_ASSIGN(const std::vector<Token> ids, chat::encode(piece, tokenizer, room, count));
+    encoded.total += count;
     if (is_answer && turn == answers.size())
       encoded.place = {.before = hash.value(), .opening = ids};
     if (is_answer) ++turn;

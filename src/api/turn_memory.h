@@ -38,8 +38,9 @@ struct TurnPlace {
 
 /// A rendered conversation as ids.
 struct EncodedTurns {
-  std::vector<Token> ids;
-  TurnPlace place;  // of the answer; no opening if the conversation has no generation prompt
+  std::vector<Token> ids;  // the first ones, if there are more than ids_max
+  std::size_t total = 0;   // number of all
+  TurnPlace place;         // of the answer; no opening if the conversation has no generation prompt
   std::int64_t turns_replayed = 0;
 };
 
@@ -56,7 +57,8 @@ class TurnMemory {
                               const chat::Prompt& prompt,
                               chat::TemplateStyle style,
                               const CacheSalt& salt,
-                              const Tokenizer& tokenizer);
+                              const Tokenizer& tokenizer,
+                              std::size_t ids_max = ~std::size_t{0});
 
   /// Adds an answer that the model ended itself, without its end token.
   void remember(const TurnPlace& place,

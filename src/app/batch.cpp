@@ -17,7 +17,10 @@
 #include "app/command.h"
 #include "app/constraint_flags.h"
 #include "app/line_reader.h"
+#include "app/model_directory.h"
 #include "app/model_flags.h"
+#include "app/progress_bar.h"
+#include "app/rank_flags.h"
 #include "app/sampling_flags.h"
 #include "base/log.h"
 #include "runtime/runtime.h"
@@ -30,11 +33,11 @@ constexpr std::size_t kInputLineBytesMax = 8U << 20U;
 constexpr std::size_t kOutputLineBytesMax = std::size_t{256} << 20U;
 
 struct BatchOptions {
+  std::string words[3];  // MODEL, IN and OUT as they are given
   std::string input;
   std::string output;
   ModelFlags selected;
-  std::string experts = "whole";
-  std::string attention = "tp";
+  RankFlags spread;
   std::string kv_dtype = "bf16";
   bool no_prefix_cache = false;
   bool restart = false;
@@ -86,6 +89,7 @@ class ReadyList {
 
 struct Totals {
   std::int64_t answered = 0;
+  std::int64_t cut = 0;  // of the answered: a choice reached max_tokens or the context's end
   std::int64_t refused = 0;
   std::int64_t skipped = 0;          // done by an earlier run …
   std::int64_t skipped_refused = 0;  // … and of these, refused
@@ -94,37 +98,38 @@ struct Totals {
   std::int64_t generated_tokens = 0;
 };
 
-/// A progress line on the terminal, updated twice a second; nothing if standard error is no
-/// terminal.
+/// How far the batch is, on standard error, and the totals at its end.
 class Progress {
  public:
-  explicit Progress(double load_s) : on_(isatty(STDERR_FILENO) != 0), load_s_(load_s) {}
+  explicit Progress(double load_s) : load_s_(load_s) {}
 
   void show(const Totals& totals, std::size_t running, const LineReader& input) {
+    if (!bar_.due()) return;
     const Clock::time_point now = Clock::now();
-    if (!on_ || now - shown_ < kEvery) return;
     const double since = std::chrono::duration<double>(now - shown_).count();
     const double rate = static_cast<double>(totals.generated_tokens - generated_) / since;
-    const std::string read =
-        input.bytes_total() > 0
-            ? fmt::format(" · {:.0f} % read", 100.0 * static_cast<double>(input.bytes()) /
-                                                  static_cast<double>(input.bytes_total()))
-            : "";
-    std::fprintf(stderr, "\r\x1b[K%s",
-                 fmt::format("{} answered, {} refused, {} running{} · {:.0f} tok/s",
-                             totals.answered, totals.refused, running, read, rate)
-                     .c_str());
+    // The part of the input that was read, less what still runs.
+    const auto ended = static_cast<double>(totals.answered + totals.refused);
+    const double share = ended / std::max(ended + static_cast<double>(running), 1.0);
+    const double done = input.bytes_total() > 0 ? share * static_cast<double>(input.bytes()) /
+                                                      static_cast<double>(input.bytes_total())
+                                                : -1.0;
+    const double elapsed = std::chrono::duration<double>(now - begin_).count();
+    bar_.show(done, done > 0.0 ? elapsed * (1.0 - done) / done : -1.0,
+              fmt::format("{} answered, {} refused, {} running · {:.0f} tok/s", totals.answered,
+                          totals.refused, running, rate));
     shown_ = now;
     generated_ = totals.generated_tokens;
   }
 
-  void finish(const Totals& totals) const {
+  void finish(const Totals& totals) {
     const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
     const auto rate = [seconds](std::int64_t tokens) {
       return static_cast<double>(tokens) / std::max(seconds, 1e-9);
     };
+    bar_.clear();
     std::fprintf(
-        stderr, "%s%s\n", on_ ? "\r\x1b[K" : "",
+        stderr, "%s\n",
         fmt::format("koho batch: {} answered, {} refused, {} done before, in {:.3f} s without "
                     "{:.3f} s of loading\n"
                     "koho batch: {} prompt tokens ({} cached), {:.1f} tok/s; {} generated, {:.1f} "
@@ -133,13 +138,15 @@ class Progress {
                     totals.prompt_tokens, totals.cached_tokens, rate(totals.prompt_tokens),
                     totals.generated_tokens, rate(totals.generated_tokens))
             .c_str());
+    if (totals.cut > 0)
+      std::fprintf(stderr, "koho batch: %lld answers were cut (finish_reason length)\n",
+                   static_cast<long long>(totals.cut));
   }
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::milliseconds kEvery{500};
 
-  bool on_;
+  ProgressBar bar_{"batch"};
   double load_s_;
   Clock::time_point begin_ = Clock::now();
   Clock::time_point shown_ = begin_;
@@ -245,7 +252,7 @@ class BatchRun {
     const std::size_t index = free_.back();
     Task& task = tasks_[index];
     task.line = input_.number();
-    task.answer.emplace(read.id, *read.request);
+    task.answer.emplace(read.id, *read.request, read.parser);
     Result<std::shared_ptr<OutputStream>> stream = runtime_.engine().submit(
         std::move(read.request).value(), [ready = ready_, index] { ready->add(index); });
     if (!stream.ok()) {
@@ -272,6 +279,7 @@ class BatchRun {
     const Summary& summary = task.stream->summary();
     if (summary.ending == Ending::completed) {
       ++totals_.answered;
+      totals_.cut += task.answer->is_cut() ? 1 : 0;
       totals_.prompt_tokens += summary.usage.prompt_tokens;
       totals_.cached_tokens += summary.usage.cached_tokens;
       KOHO_TRY(output_.write(task.answer->line(summary)));
@@ -309,10 +317,7 @@ class BatchRun {
 
 RuntimeOptions runtime_options(const BatchOptions& options) {
   RuntimeOptions runtime = options.runtime;
-  runtime.experts =
-      options.experts == "sliced" ? ExpertLayout::tensor_parallel : ExpertLayout::expert_parallel;
-  runtime.attention =
-      options.attention == "dp" ? AttentionLayout::data_parallel : AttentionLayout::tensor_parallel;
+  options.spread.apply(runtime);
   runtime.kv_dtype = options.kv_dtype == "fp8" ? DType::f8_e4m3 : DType::bf16;
   runtime.prefix_cache = !options.no_prefix_cache;
   runtime.grammars.compile_us_max = kCompileUsMax;
@@ -339,6 +344,21 @@ Status run_batch(const BatchOptions& options) {
   return BatchRun(*runtime, options.sampling, std::move(input), std::move(output)).run();
 }
 
+/// Gives the words their meaning. A model of synthetic weights is named by --config.
+Status take_words(BatchOptions& options) {
+  std::string& model = options.selected.model;
+  std::string named = options.selected.config.empty() ? model : options.selected.config;
+  KOHO_TRY(take_model_word(named, {&options.words[0], &options.words[1], &options.words[2]}));
+  if (options.selected.config.empty()) model = named;
+  options.input = options.words[1];
+  options.output = options.words[2];
+  if (options.output.empty())
+    return make_error(ErrorCode::invalid_argument,
+                      "the {} is missing: koho batch MODEL IN.jsonl OUT.jsonl, or -m MODEL IN OUT",
+                      options.input.empty() ? "input" : "output");
+  return {};
+}
+
 constexpr const char* kFormat =
     R"(IN has one JSON object per line: "id" (a string or an integer) and one of "prompt",
 "prompt_ids" and "messages" (with "tools", "enable_thinking", "clear_thinking",
@@ -347,31 +367,28 @@ constexpr const char* kFormat =
 
 constexpr const char* kExamples =
     R"(OUT gets one line per request, in the order in which requests finish:
-  {"id","ids","text","finish_reason","logprobs","usage","timings"}, or {"id","line","error"}
-for a line that is refused, which does not stop the others. The same command resumes an interrupted
+  {"id","ids","text","finish_reason","logprobs","usage","timings"}, a chat's text without its
+"reasoning" and "tool_calls", which stand beside it; or {"id","line","error"} for a line that is refused, which does not stop the others. The same command resumes an interrupted
 run. Exit code: 0 when every line has an answer or an error, 2 when every line was refused.
 Details: docs/batch.md.
 
 Examples:
-  koho batch in.jsonl out.jsonl --model models/tiny --concurrency 16
-  koho batch in.jsonl out.jsonl --model models/tiny --temperature 0 --max-tokens 64
+  koho batch models/tiny in.jsonl out.jsonl --concurrency 16
+  koho batch models/tiny in.jsonl out.jsonl --temperature 0 --max-tokens 64
   echo '{"id":1,"messages":[{"role":"user","content":"What is 2 + 3?"}]}' |
-    koho batch - - --model models/tiny)";
+    koho batch models/tiny - -)";
 
 }  // namespace
 
 Runner add_batch(CommandLine& command) {
   const auto options = std::make_shared<BatchOptions>();
   RuntimeOptions& runtime = options->runtime;
-  command
-      .add_option("input", options->input, "File with one request per line; - is standard input")
-      ->required()
-      ->type_name("IN.jsonl");
-  command
-      .add_option("output", options->output, "File for one answer per line; - is standard output")
-      ->required()
-      ->type_name("OUT.jsonl");
-  add_model_flags(command, options->selected);
+  command.add_option("MODEL", options->words[0], "Model directory, where -m does not name it");
+  command.add_option("IN", options->words[1],
+                     "File with one request per line; - is standard input");
+  command.add_option("OUT", options->words[2],
+                     "File for one answer per line; - is standard output");
+  add_model_flags(command, options->selected, ModelWord::of_command);
   command.add_flag("--restart", options->restart, "Empty OUT and start again instead of resuming");
   command
       .add_option("--concurrency", runtime.sequences_max, "Largest number of sequences in a batch")
@@ -399,29 +416,17 @@ Runner add_batch(CommandLine& command) {
       ->capture_default_str();
   command.add_flag("--no-prefix-cache", options->no_prefix_cache,
                    "Compute every prompt from its beginning");
-  command
-      .add_option("--ranks", runtime.ranks,
-                  "Tensor-parallel ranks: groups of CPU threads; 1 on a GPU")
-      ->check(at_least(1))
-      ->capture_default_str();
-  command
-      .add_option("--experts", options->experts,
-                  "Experts over ranks: whole (each rank has some) or sliced (a slice of all)")
-      ->check(one_of({"whole", "sliced"}))
-      ->capture_default_str();
-  command
-      .add_option("--attention", options->attention,
-                  "Attention over ranks: tp (some heads of every request) or dp (all heads of some "
-                  "requests)")
-      ->check(one_of({"tp", "dp"}))
-      ->capture_default_str();
+  add_rank_flags(command, options->spread);
   command
       .add_option("--chat-template", runtime.chat_template,
                   "Chat template: auto, glm-4.7, glm-4.6 or glm-4.5")
       ->capture_default_str();
-  add_sampling_flags(command, options->sampling, 512);
+  add_sampling_flags(command, options->sampling);
   command.footer(kFormat + batch_sampling_fields() + kExamples);
-  return [options] { return run_batch(*options); };
+  return [options]() -> Status {
+    KOHO_TRY(take_words(*options));
+    return run_batch(*options);
+  };
 }
 
 }  // namespace koho::app

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "app/batch_answer.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include <fmt/format.h>
@@ -17,15 +18,23 @@ double ms(std::int64_t us) {
 
 }  // namespace
 
-BatchAnswer::BatchAnswer(std::string id, const Request& request)
+BatchAnswer::BatchAnswer(std::string id,
+                         const Request& request,
+                         const std::optional<chat::OutputParserOptions>& parser)
     : id_(std::move(id)),
       wants_logprobs_(request.sampling.logprobs.has_value()),
       stop_strings_(request.stop_strings),
-      choices_(static_cast<std::size_t>(request.choices)) {}
+      choices_(static_cast<std::size_t>(request.choices)) {
+  if (!parser) return;
+  for (Choice& choice : choices_)
+    choice.chat.emplace(
+        *parser, AnswerDisplay::Options{.silent = true, .by_spelling = !stop_strings_.empty()});
+}
 
 void BatchAnswer::add(const OutputEvent& event) {
   Choice& choice = choices_[static_cast<std::size_t>(event.choice)];
   choice.text += event.text;
+  if (choice.chat) choice.chat->show(event);
   if (event.token >= 0) {
     choice.ids.push_back(event.token);
     if (wants_logprobs_) {
@@ -35,6 +44,7 @@ void BatchAnswer::add(const OutputEvent& event) {
   }
   if (event.finish == FinishReason::none) return;
   choice.finish = event.finish;
+  if (choice.chat) choice.chat->finish();
   if (event.stop_string >= 0) {
     append_json_string(choice.stop_reason,
                        stop_strings_[static_cast<std::size_t>(event.stop_string)]);
@@ -45,7 +55,13 @@ void BatchAnswer::add(const OutputEvent& event) {
 
 void BatchAnswer::append_choice(std::string& out, const Choice& choice) const {
   fmt::format_to(std::back_inserter(out), R"("ids":[{}],"text":)", fmt::join(choice.ids, ","));
-  append_json_string(out, choice.text);
+  append_json_string(out, choice.chat ? choice.chat->parsed().content : choice.text);
+  if (choice.chat) {
+    const chat::ParsedOutput& parsed = choice.chat->parsed();
+    out += R"(,"reasoning":)";
+    append_json_string(out, parsed.reasoning);
+    out += R"(,"tool_calls":)" + calls_json(parsed.calls);
+  }
   out += choice.finish == FinishReason::stop ? R"(,"finish_reason":"stop")"
                                              : R"(,"finish_reason":"length")";
   if (!choice.stop_reason.empty()) out += R"(,"stop_reason":)" + choice.stop_reason;
@@ -64,6 +80,11 @@ void BatchAnswer::append_choice(std::string& out, const Choice& choice) const {
     out += "]}";
   }
   out += ']';
+}
+
+bool BatchAnswer::is_cut() const {
+  return std::ranges::any_of(
+      choices_, [](const Choice& choice) { return choice.finish == FinishReason::length; });
 }
 
 std::string BatchAnswer::line(const Summary& summary) const {

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collects the events of one request of `koho batch` and writes its line of output. Format:
-// docs/batch.md.
+// Collects the events of one request of `koho batch` and writes its line of output; a chat's answer
+// apart: reasoning, tool calls, text. Format: docs/batch.md.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "app/answer_display.h"
 #include "base/error.h"
 #include "engine/output_stream.h"
 #include "engine/request.h"
@@ -16,12 +18,16 @@ namespace koho::app {
 
 class BatchAnswer {
  public:
-  /// `id` as JSON. Keeps no reference to the request.
-  BatchAnswer(std::string id, const Request& request);
+  /// `id` as JSON; `parser` of a chat. Keeps no reference to the request.
+  BatchAnswer(std::string id,
+              const Request& request,
+              const std::optional<chat::OutputParserOptions>& parser);
 
   void add(const OutputEvent& event);
   /// The line without its newline. Requires: every choice has ended.
   std::string line(const Summary& summary) const;
+  /// Whether a choice ended at its length.
+  bool is_cut() const;
   const std::string& id() const { return id_; }
 
  private:
@@ -32,6 +38,7 @@ class BatchAnswer {
     std::string text;
     FinishReason finish = FinishReason::none;
     std::string stop_reason;  // as JSON; empty: none
+    std::optional<AnswerDisplay> chat;
   };
 
   void append_choice(std::string& out, const Choice& choice) const;

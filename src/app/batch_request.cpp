@@ -8,6 +8,7 @@
 
 #include <fmt/core.h>
 
+#include "app/answering.h"
 #include "app/constraint_fields.h"
 #include "base/text.h"
 #include "chat/message.h"
@@ -150,7 +151,9 @@ BatchLine BatchRequestReader::read(std::string_view line) {
   Result<std::string> id = id_json(*json);
   if (!id.ok()) return {.id = "null", .request = std::move(id).error()};
   note_unknown(*json);
-  return {.id = std::move(id).value(), .request = read_request(*json)};
+  BatchLine read{.id = std::move(id).value(), .request = Request()};
+  read.request = read_request(*json, read.parser);
+  return read;
 }
 
 void BatchRequestReader::note_unknown(const Json& json) {
@@ -161,10 +164,10 @@ void BatchRequestReader::note_unknown(const Json& json) {
   }
 }
 
-Result<Request> BatchRequestReader::read_request(const Json& json) const {
+Result<Request> BatchRequestReader::read_request(const Json& json, Parser& parser) const {
   Request request = runtime_.default_request();
   flags_.apply(request);
-  KOHO_TRY(read_prompt(json, request));
+  KOHO_TRY(read_prompt(json, request, parser));
   KOHO_TRY(read_sampling(json, request.sampling));
   KOHO_TRY(read_stops(json, request));
   KOHO_TRY(assign(json, "n", request.choices));
@@ -179,7 +182,7 @@ Result<Request> BatchRequestReader::read_request(const Json& json) const {
   return request;
 }
 
-Status BatchRequestReader::read_prompt(const Json& json, Request& request) const {
+Status BatchRequestReader::read_prompt(const Json& json, Request& request, Parser& parser) const {
   const Json* ids = json.given("prompt_ids");
   const Json* prompt = json.given("prompt");
   const Json* messages = json.given("messages");
@@ -213,6 +216,7 @@ Status BatchRequestReader::read_prompt(const Json& json, Request& request) const
       return make_error(ErrorCode::invalid_argument, "messages must not be empty");
     KOHO_TRY(chat::normalize(conversation));
     KOHO_TRY_ASSIGN(request.prompt, text->encode(conversation));
+    parser = parser_options(runtime_, conversation);
   }
   request.starts_in_reasoning = !request.prompt.empty() && request.reasoning_begin >= 0 &&
                                 request.prompt.back() == request.reasoning_begin;
@@ -289,7 +293,8 @@ Status BatchRequestReader::read_lengths(const Json& json, Request& request) cons
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
   // The flags' max_tokens is cut to the room in the context; the line's own is checked as it is.
   const std::int64_t room = std::max<std::int64_t>(runtime_.sizes().context_max - prompt, 1);
-  request.max_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(request.max_tokens, room));
+  if (request.max_tokens < 0 || request.max_tokens > room)
+    request.max_tokens = static_cast<std::int32_t>(room);
   KOHO_TRY(assign(json, "max_tokens", request.max_tokens));
   return assign(json, "min_tokens", request.min_tokens);
 }

@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "app/sampling_flags.h"
 #include "base/error.h"
 #include "chat/json.h"
+#include "chat/output_parser.h"
 #include "runtime/runtime.h"
 
 namespace koho::app {
@@ -18,6 +20,7 @@ namespace koho::app {
 struct BatchLine {
   std::string id = "null";  // as JSON: a string, an integer, or null if it could not be read
   Result<Request> request;
+  std::optional<chat::OutputParserOptions> parser{};  // of a line with messages
 };
 
 /// The names of the sampling parameters that a line may have, in lines of at most 100 columns.
@@ -37,8 +40,10 @@ class BatchRequestReader {
   const std::map<std::string, std::int64_t>& unknown_fields() const { return unknown_; }
 
  private:
-  Result<Request> read_request(const chat::Json& json) const;
-  Status read_prompt(const chat::Json& json, Request& request) const;
+  using Parser = std::optional<chat::OutputParserOptions>;
+
+  Result<Request> read_request(const chat::Json& json, Parser& parser) const;
+  Status read_prompt(const chat::Json& json, Request& request, Parser& parser) const;
   Status read_sampling(const chat::Json& json, SamplingParameters& sampling) const;
   Status read_stops(const chat::Json& json, Request& request) const;
   Status read_lengths(const chat::Json& json, Request& request) const;

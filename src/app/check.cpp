@@ -8,15 +8,18 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
+#include "app/model_directory.h"
 #include "app/number_format.h"
 #include "chat/prompt_tokens.h"
 #include "chat/template_choice.h"
 #include "model/model_files.h"
+#include "model/rank_sources.h"
 #include "model/value_scan.h"
 #include "runtime/loaded_text.h"
 
@@ -29,13 +32,44 @@ constexpr const char* kExamples =
 Examples:
   koho check models/tiny
   koho check /models/GLM-4.7-FP8 --values            reads every weight: NaN, infinity, bad scales
+  koho check /models/GLM-4.7-FP8 --ranks 8           whether 8 ranks can divide it, and what each holds
+  koho check /models/GLM-4.7-FP8 --ranks 8 --rank 3 --values
   koho check DIR --json)";
 
 struct CheckOptions {
   std::string model;
   bool values = false;
   bool json = false;
+  std::int64_t rank = -1;  // all of them
+  Shard shard;
+  std::string experts = "whole";
+  std::string attention = "tp";
 };
+
+/// What one rank holds of the checkpoint.
+struct RankPart {
+  std::int64_t rank = 0;
+  std::int64_t bytes = 0;
+  ModelSources sources;
+};
+
+/// The asked-for rank's part, or those of all ranks. Errors: those of rank_sources: the model
+/// cannot be cut so.
+Result<std::vector<RankPart>> rank_parts(const CheckOptions& options, const ModelFiles& files) {
+  std::vector<RankPart> parts;
+  if (options.shard.ranks == 1 && options.rank < 0) return parts;
+  Shard shard = options.shard;
+  for (std::int64_t rank = 0; rank < shard.ranks; ++rank) {
+    if (options.rank >= 0 && rank != options.rank) continue;
+    shard.rank = rank;
+    KOHO_TRY_ASSIGN(ModelSources sources, rank_sources(files.config, files.weights.sources, shard));
+    const std::int64_t bytes = bytes_of(sources);
+    parts.push_back({rank, bytes, std::move(sources)});
+  }
+  if (!parts.empty()) return parts;
+  return make_error(ErrorCode::invalid_argument, "there is no rank {} of {}", options.rank,
+                    shard.ranks);
+}
 
 /// What was found of the text side; `ids` 0: no tokenizer.json.
 struct TextSide {
@@ -69,7 +103,10 @@ Result<TextSide> check_text(const std::string& directory,
   return side;
 }
 
-void print_text(const CheckOptions& options, const ModelFiles& files, const TextSide& text) {
+void print_text(const CheckOptions& options,
+                const ModelFiles& files,
+                const std::vector<RankPart>& parts,
+                const TextSide& text) {
   const ModelConfig& config = files.config;
   const CheckpointStats& stats = files.checkpoint.stats();
   std::cout
@@ -89,12 +126,19 @@ void print_text(const CheckOptions& options, const ModelFiles& files, const Text
   if (text.ids > 0)
     std::cout << fmt::format("  text      {} token ids, chat template {}\n", text.ids,
                              text.chat_template);
+  for (const RankPart& part : parts)
+    std::cout << fmt::format("  rank      {} of {} holds {}\n", part.rank, options.shard.ranks,
+                             bytes_text(static_cast<std::uint64_t>(part.bytes)));
   if (options.values)
-    std::cout << "  values    all read: every number finite, no scale below zero\n";
+    std::cout << fmt::format("  values    {} read: every number finite, no scale below zero\n",
+                             options.rank < 0 ? "all" : "the rank's");
   for (const std::string& warning : files.warnings) std::cout << "  warning   " << warning << '\n';
 }
 
-void print_json(const CheckOptions& options, const ModelFiles& files, const TextSide& text) {
+void print_json(const CheckOptions& options,
+                const ModelFiles& files,
+                const std::vector<RankPart>& parts,
+                const TextSide& text) {
   const CheckpointStats& stats = files.checkpoint.stats();
   nlohmann::ordered_json out{{"model", options.model},
                              {"good", true},
@@ -111,17 +155,27 @@ void print_json(const CheckOptions& options, const ModelFiles& files, const Text
                              {"warnings", files.warnings}};
   for (std::size_t i = 0; i < files.weights.linears.size(); ++i)
     out["linears"][quant_key(static_cast<WeightQuant>(i))] = files.weights.linears[i];
+  for (const RankPart& part : parts)
+    out["ranks"].push_back({{"rank", part.rank}, {"weight_bytes", part.bytes}});
   std::cout << out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
 }
 
-Status run_check(const CheckOptions& options) {
-  KOHO_TRY_ASSIGN(ModelFiles files, open_model_files(options.model));
-  KOHO_TRY_ASSIGN(const TextSide text, check_text(options.model, files.config, files.warnings));
-  if (options.values) KOHO_TRY(scan_values(files.checkpoint));
+Status run_check(CheckOptions options) {
+  options.shard.experts =
+      options.experts == "whole" ? ExpertLayout::expert_parallel : ExpertLayout::tensor_parallel;
+  options.shard.attention =
+      options.attention == "tp" ? AttentionLayout::tensor_parallel : AttentionLayout::data_parallel;
+  KOHO_TRY_ASSIGN(const std::string directory, find_model(options.model));
+  KOHO_TRY_ASSIGN(ModelFiles files, open_model_files(directory));
+  KOHO_TRY_ASSIGN(const TextSide text, check_text(directory, files.config, files.warnings));
+  KOHO_TRY_ASSIGN(const std::vector<RankPart> parts, rank_parts(options, files));
+  if (options.values)
+    KOHO_TRY(options.rank < 0 ? scan_values(files.checkpoint)
+                              : scan_values(files.checkpoint, parts[0].sources));
   if (options.json)
-    print_json(options, files, text);
+    print_json(options, files, parts, text);
   else
-    print_text(options, files, text);
+    print_text(options, files, parts, text);
   if (!std::cout.flush())
     return make_error(ErrorCode::io_error, "standard output could not be written");
   return {};
@@ -132,11 +186,26 @@ Status run_check(const CheckOptions& options) {
 Runner add_check(CommandLine& command) {
   const auto options = std::make_shared<CheckOptions>();
   command
-      .add_option("--model,model", options->model,
+      .add_option("-m,--model,MODEL", options->model,
                   "Model directory; an argument without a flag is the same")
       ->type_name("DIR")
       ->required();
   command.add_flag("--values", options->values, "Also read every value of every tensor");
+  command.add_option("--ranks", options->shard.ranks, "Ranks that the weights are cut for")
+      ->check(at_least(1))
+      ->capture_default_str();
+  command
+      .add_option("--rank", options->rank,
+                  "Only this rank: --values reads its part and nothing else; all if left out")
+      ->check(at_least(0));
+  command
+      .add_option("--experts", options->experts,
+                  "Experts over ranks: whole (each rank has some) or sliced (a slice of all)")
+      ->check(one_of({"whole", "sliced"}))
+      ->capture_default_str();
+  command.add_option("--attention", options->attention, "Attention over ranks: tp or dp")
+      ->check(one_of({"tp", "dp"}))
+      ->capture_default_str();
   command.add_flag("--json", options->json, "Print one JSON object");
   command.footer(kExamples);
   return [options] { return run_check(*options); };

@@ -29,6 +29,7 @@ Runner add_bench(CommandLine& command);
 Runner add_bench_latency(CommandLine& command);     // below bench
 Runner add_bench_ops(CommandLine& command);         // below bench
 Runner add_bench_throughput(CommandLine& command);  // bench itself
+Runner add_chat(CommandLine& command);
 Runner add_check(CommandLine& command);
 Runner add_inspect(CommandLine& command);
 Runner add_logits(CommandLine& command);

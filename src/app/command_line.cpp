@@ -14,10 +14,10 @@
 namespace koho::app {
 namespace {
 
-CLI::Validator at_least_validator(std::int64_t least) {
-  const auto check = [least](std::string& text) -> std::string {
+CLI::Validator at_least_validator(std::int64_t least, std::int64_t other) {
+  const auto check = [least, other](std::string& text) -> std::string {
     const auto value = parse_integer<std::int64_t>(text);
-    if (value && *value >= least) return "";
+    if (value && (*value >= least || *value == other)) return "";
     return fmt::format("expected an integer of at least {}, found '{}'", least, text);
   };
   return {check, ""};
@@ -37,7 +37,7 @@ CLI::Validator positive_validator() {
 CLI::Validator validator_of(const Check& check) {
   switch (check.kind) {
     case Check::Kind::at_least:
-      return at_least_validator(check.least);
+      return at_least_validator(check.least, check.other);
     case Check::Kind::positive:
       return positive_validator();
     case Check::Kind::one_of:
@@ -52,7 +52,11 @@ CLI::Validator validator_of(const Check& check) {
 }  // namespace
 
 Check at_least(std::int64_t least) {
-  return {.kind = Check::Kind::at_least, .least = least, .names = {}};
+  return at_least(least, least);
+}
+
+Check at_least(std::int64_t least, std::int64_t other) {
+  return {.kind = Check::Kind::at_least, .least = least, .other = other, .names = {}};
 }
 
 Check positive() {

@@ -25,6 +25,7 @@ struct Check {
   enum class Kind : std::uint8_t { at_least, positive, between, one_of };
   Kind kind = Kind::at_least;
   std::int64_t least = 0;
+  std::int64_t other = 0;  // at_least: also allowed
   double low = 0.0;
   double high = 0.0;
   bool integer = true;  // between: the bounds are integers
@@ -33,6 +34,8 @@ struct Check {
 
 /// An integer, `least` or more. (CLI11's own PositiveNumber prints the limits of a double.)
 Check at_least(std::int64_t least);
+/// The same, or `other`, which stands for no bound.
+Check at_least(std::int64_t least, std::int64_t other);
 /// A number above 0; neither infinity nor NaN.
 Check positive();
 /// A number within both bounds.

@@ -2,6 +2,7 @@
 // `koho inspect`: prints a model's config, tensors by layer, number of parameters, quantisation, KV
 // cache bytes per token, and the memory it would take on GPUs. It needs no GPU, and with --config
 // no weights. The plan covers several GPUs; koho itself runs on one.
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -11,14 +12,19 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
+#include "app/model_directory.h"
 #include "app/number_format.h"
 #include "app/tensor_listing.h"
 #include "base/mapped_file.h"
+#include "base/text.h"
+#include "cuda/cuda_backend.h"
 #include "model/memory_plan.h"
 #include "model/model_files.h"
+#include "worker/device.h"
 
 namespace koho::app {
 namespace {
@@ -27,20 +33,26 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kExamples =
     R"(The memory plan is arithmetic on sizes: it splits the weights as tensor-parallel ranks would hold
-them. koho itself runs on one GPU today. "Room" is what a GPU has left after the weights and a reserve
+them. koho itself has run on two GPUs at once, not on more. "Room" is what a GPU has left after the weights and a reserve
 of 6 GB (activations, CUDA graphs, CUDA context).
 
 Examples:
   koho inspect /models/GLM-4.7-FP8
-  koho inspect --model /models/GLM-4.7-FP8 --gpus 4 --context 32768 --kv-dtype fp8
+  koho inspect /models/GLM-4.7-FP8 --gpu H200 --gpus 4 --context 32768 --kv-dtype fp8
   koho inspect --config GLM-4.7/config.json --weights fp8 --gpus 8 --json)";
 
 constexpr double kReserveGb = 6.0;
+constexpr std::int64_t kUsefulTokens = 32'768;  // a plan fits if a sequence of so many does
+constexpr std::int64_t kGpusTried = 2;          // at once, so far
 
 struct Gpu {
   std::string name;
   double memory_gb;  // 10^9 bytes
 };
+
+/// GPUs that --gpu names, with their memory.
+const Gpu kKnownGpus[] = {{"H100", 80.0},  {"H200", 141.0},  {"H20", 96.0},  {"GH200", 96.0},
+                          {"B200", 180.0}, {"GB200", 186.0}, {"B300", 270.0}};
 
 struct InspectOptions {
   std::string model;
@@ -51,6 +63,7 @@ struct InspectOptions {
   std::string experts = "whole";
   std::string attention = "tp";
   std::string kv_dtype = "bf16";
+  std::vector<std::string> gpu_names;
   double gpu_memory_gb = 0.0;
   bool json = false;
 };
@@ -67,7 +80,8 @@ struct InspectedModel {
 };
 
 Result<InspectedModel> inspect_directory(const std::string& directory) {
-  KOHO_TRY_ASSIGN(const ModelFiles files, open_model_files(directory));
+  KOHO_TRY_ASSIGN(const std::string found, find_model(directory));
+  KOHO_TRY_ASSIGN(const ModelFiles files, open_model_files(found));
   return InspectedModel{.name = directory,
                         .config = files.config,
                         .weights = stored_bytes(files.config, files.checkpoint),
@@ -120,10 +134,29 @@ Json config_json(const ModelConfig& config) {
           {"max_position_embeddings", config.max_position_embeddings}};
 }
 
+/// The kinds of GPUs of the plan: those that were named, or of that memory; else this machine's and
+/// the usual ones.
+std::vector<Gpu> gpus_of(const InspectOptions& options) {
+  if (options.gpu_memory_gb > 0.0) return {{"GPU", options.gpu_memory_gb}};
+  std::vector<Gpu> gpus;
+  for (const Gpu& known : kKnownGpus) {
+    const bool named = std::ranges::any_of(options.gpu_names, [&](const std::string& name) {
+      return lower_case(name) == lower_case(known.name);
+    });
+    const bool usual = known.name == "H100" || known.name == "H200" || known.name == "B200";
+    if (options.gpu_names.empty() ? usual : named) gpus.push_back(known);
+  }
+  if (!options.gpu_names.empty()) return gpus;
+  const Result<std::int64_t> bytes = cuda_memory_bytes(0);
+  const Result<CudaProperties> found = cuda_properties(0);
+  if (bytes.ok() && found.ok())
+    gpus.insert(gpus.begin(), {"this machine's " + found->name, static_cast<double>(*bytes) / 1e9});
+  return gpus;
+}
+
 /// One entry for each kind and number of GPUs.
 Json plan_json(const InspectOptions& options, const InspectedModel& inspected) {
-  std::vector<Gpu> gpus{{"H200", 141.0}, {"B200", 180.0}};
-  if (options.gpu_memory_gb > 0.0) gpus = {{"GPU", options.gpu_memory_gb}};
+  const std::vector<Gpu> gpus = gpus_of(options);
   std::vector<std::int64_t> counts{1, 2, 4, 8};
   if (options.gpus > 0) counts = {options.gpus};
   const std::int64_t context =
@@ -223,6 +256,49 @@ void print_plan(const Json& report, const InspectOptions& options) {
   }
 }
 
+/// "koho serve DIR --ranks 4 …": what starts the model on so many GPUs.
+std::string serve_command(const InspectOptions& options,
+                          const std::string& name,
+                          std::int64_t gpus) {
+  std::string command = "koho serve " + (options.model.empty() ? "DIR" : name);
+  if (gpus > 1) command += fmt::format(" --ranks {} --experts {}", gpus, options.experts);
+  if (options.attention != "tp") command += " --attention " + options.attention;
+  if (options.kv_dtype != "bf16") command += " --kv-cache-dtype " + options.kv_dtype;
+  return command;
+}
+
+/// For each kind of GPU the smallest number that the model fits on, with the command; and whether
+/// this machine's memory is enough for a CPU.
+void print_fits(const Json& report, const InspectOptions& options) {
+  std::cout << "\nwhere it fits\n";
+  std::vector<std::string> done;
+  const std::int64_t wanted =
+      std::min(kUsefulTokens, report["config"]["max_position_embeddings"].get<std::int64_t>());
+  for (const Json& line : report["plan"]) {
+    const auto gpu = line["gpu"].get<std::string>();
+    if (std::ranges::find(done, gpu) != done.end() || line.contains("refused")) continue;
+    if (line["kv_tokens_of_a_sequence_max"].get<std::int64_t>() < wanted) continue;
+    done.push_back(gpu);
+    const auto count = line["gpus"].get<std::int64_t>();
+    std::cout << fmt::format("  {} x {} ({:.0f} GB), {} tokens of context in all{}:\n      {}\n",
+                             count, gpu, line["memory_gb"].get<double>(),
+                             line["kv_tokens"].get<std::int64_t>(),
+                             count > kGpusTried ? ", not tried on so many GPUs yet" : "",
+                             serve_command(options, report["model"].get<std::string>(), count));
+  }
+  if (done.empty()) std::cout << "  on none of the GPUs of the plan above\n";
+  const Result<std::int64_t> host = device_memory_bytes({.kind = DeviceKind::cpu});
+  const auto weights = report["weight_bytes"].get<std::int64_t>();
+  if (host.ok())
+    std::cout << fmt::format(
+        "  this machine's CPU, {} of memory: {}\n", bytes_text(static_cast<std::uint64_t>(*host)),
+        weights < *host * 3 / 4
+            ? "fits: " + serve_command(options, report["model"].get<std::string>(), 1) +
+                  " --device cpu"
+            : fmt::format("too little for {} of weights",
+                          bytes_text(static_cast<std::uint64_t>(weights))));
+}
+
 void print_tensors(const InspectedModel& inspected) {
   for (const ListedGroup& group : inspected.groups) {
     if (group.first < 0)
@@ -264,12 +340,22 @@ void print_text(const InspectOptions& options, const InspectedModel& inspected) 
     std::cout << fmt::format("  linear layers              {}\n",
                              quantization_text(*inspected.linears));
   print_plan(report, options);
+  print_fits(report, options);
   print_tensors(inspected);
   for (const std::string& warning : inspected.warnings)
     std::cout << "\nwarning: " << warning << '\n';
 }
 
 Status run_inspect(const InspectOptions& options) {
+  for (const std::string& name : options.gpu_names) {
+    std::vector<std::string> known;
+    for (const Gpu& gpu : kKnownGpus) known.push_back(gpu.name);
+    if (std::ranges::none_of(
+            known, [&](const std::string& gpu) { return lower_case(gpu) == lower_case(name); }))
+      return make_error(ErrorCode::invalid_argument,
+                        "--gpu: expected one of {}, or --gpu-memory-gb, found '{}'",
+                        fmt::join(known, ", "), name);
+  }
   if (options.model.empty() && options.config.empty())
     return make_error(ErrorCode::invalid_argument,
                       "nothing to inspect: give --model DIR or --config FILE");
@@ -292,7 +378,7 @@ Status run_inspect(const InspectOptions& options) {
 Runner add_inspect(CommandLine& command) {
   const auto options = std::make_shared<InspectOptions>();
   Option* model = command
-                      .add_option("--model,model", options->model,
+                      .add_option("-m,--model,MODEL", options->model,
                                   "Model directory; an argument without a flag is the same")
                       ->type_name("DIR");
   Option* config = command
@@ -307,11 +393,18 @@ Runner add_inspect(CommandLine& command) {
       ->needs(config);
   command
       .add_option("--gpus", options->gpus,
-                  "Number of GPUs of the memory plan (default: 1, 2, 4 and 8; koho runs on 1)")
+                  "Number of GPUs of the memory plan (default: 1, 2, 4 and 8)")
       ->check(between(1, 1024));
   command
+      .add_option(
+          "--gpu", options->gpu_names,
+          "Kinds of GPU: H100, H200, H20, GH200, B200, GB200, B300 (default: this machine's, "
+          "H100, H200, B200)")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command
       .add_option("--gpu-memory-gb", options->gpu_memory_gb,
-                  "Memory of one GPU in 10^9 bytes (default: H200 141, B200 180)")
+                  "Memory of one GPU in 10^9 bytes, instead of --gpu")
       ->check(between(1.0, 1e6));
   command
       .add_option("--context", options->context,

@@ -3,16 +3,22 @@
 // synthetic weights of any config.
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <numeric>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "app/command.h"
 #include "app/model_flags.h"
+#include "app/rank_flags.h"
 #include "app/token_id_file.h"
 #include "base/arithmetic.h"
-#include "comm/one_rank.h"
+#include "comm/thread_rendezvous.h"
+#include "engine/rank_results.h"
+#include "model/check_cut.h"
 #include "worker/device.h"
 #include "worker/worker.h"
 
@@ -21,6 +27,7 @@ namespace {
 
 struct LogitsOptions {
   ModelFlags selected;
+  RankFlags spread;
   std::string ids;
   std::string out;
   std::int64_t chunk = 512;
@@ -67,17 +74,24 @@ class NumpyWriter {
   std::string path_;
 };
 
-/// Prefills `ids` in chunks and writes every token's logits to `file`. A chunk of one token runs as
-/// a decode step.
+/// What the ranks of a job share: the logits of a chunk, to which each brings its rows.
+struct ChunkLogits {
+  std::vector<float> values;  // [chunk, V]
+  std::int64_t vocabulary = 0;
+};
+
+/// Prefills `ids` in chunks and writes every token's logits to `file`, if there is one: of several
+/// ranks one writes. A chunk of one token runs as a decode step.
 Status write_logits(Worker& worker,
                     std::span<const std::int32_t> ids,
                     std::int64_t chunk_max,
-                    NumpyWriter& file) {
+                    Rendezvous& rendezvous,
+                    ChunkLogits& chunk,
+                    NumpyWriter* file) {
   std::vector<std::int32_t> places;  // pages in order
   for (std::int32_t page = 0; page < ceil_div<std::int64_t>(std::ssize(ids), kPageTokens); ++page)
     places.insert(places.end(), {worker.page_table_index(0, page), page});
   StepOutput output;
-  std::vector<float> logits;
   for (std::size_t begin = 0; begin < ids.size(); begin += static_cast<std::size_t>(chunk_max)) {
     const std::size_t count = std::min(ids.size() - begin, static_cast<std::size_t>(chunk_max));
     const auto end = static_cast<std::int32_t>(begin + count);
@@ -105,12 +119,66 @@ Status write_logits(Worker& worker,
                           .output_record_updates = {},
                           .page_copies = {}};
     KOHO_TRY(worker.step(input, output));
-    logits.resize(static_cast<std::size_t>(output.logits.elements()));
-    KOHO_TRY(
-        worker.backend().download(std::as_writable_bytes(std::span<float>(logits)), output.logits));
-    KOHO_TRY(file.write(std::as_bytes(std::span<const float>(logits))));
+    const auto own = std::span(chunk.values)
+                         .subspan(static_cast<std::size_t>(output.first_logits * chunk.vocabulary),
+                                  static_cast<std::size_t>(output.logits.elements()));
+    KOHO_TRY(worker.backend().download(std::as_writable_bytes(own), output.logits));
+    KOHO_TRY(rendezvous.all_gather({}, {}));  // every rank's rows are there
+    if (file != nullptr)
+      KOHO_TRY(file->write(
+          std::as_bytes(std::span<const float>(chunk.values))
+              .first(count * static_cast<std::size_t>(chunk.vocabulary) * sizeof(float))));
+    KOHO_TRY(rendezvous.all_gather({}, {}));  // and written
   }
   return {};
+}
+
+/// What all ranks have in common.
+struct LogitsJob {
+  const SelectedModel& model;
+  const DeviceOptions& device;
+  WorkerSettings settings;
+  std::span<const std::int32_t> ids;
+  std::int64_t chunk = 0;
+  ChunkLogits& logits;
+};
+
+/// Loads one rank and runs the job on it; rank 0 writes.
+Status run_rank(const LogitsJob& job, Rendezvous& rendezvous, const std::string& out) {
+  WorkerSettings settings = job.settings;
+  settings.load.shard.rank = rendezvous.rank();
+  KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend,
+                  make_backend(job.device, rendezvous.rank(), rendezvous.ranks()));
+  KOHO_TRY_ASSIGN(std::unique_ptr<Communicator> communicator,
+                  make_communicator(job.device, *backend, rendezvous));
+  KOHO_TRY_ASSIGN(Worker worker, Worker::create(job.model.config, job.model.sources(), settings,
+                                                std::move(backend), std::move(communicator)));
+  std::optional<NumpyWriter> file;
+  if (rendezvous.rank() == 0) {
+    KOHO_TRY_ASSIGN(file,
+                    NumpyWriter::create(out, std::ssize(job.ids), job.model.config.vocab_size));
+  }
+  Status status =
+      write_logits(worker, job.ids, job.chunk, rendezvous, job.logits, file ? &*file : nullptr);
+  if (!status.ok()) worker.abort_collectives();
+  KOHO_TRY(std::move(status));
+  return file ? file->close() : Status();
+}
+
+/// Every rank on a thread of its own.
+Status run_ranks(const LogitsJob& job, const std::string& out) {
+  constexpr std::chrono::hours kMeetTimeout{1};
+  const std::int64_t ranks = job.settings.load.shard.ranks;
+  const auto rendezvous = make_thread_rendezvous(ranks, kMeetTimeout);
+  std::vector<Status> statuses(rendezvous.size());
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < rendezvous.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      statuses[rank] = run_rank(job, *rendezvous[rank], out);
+      if (!statuses[rank].ok()) rendezvous[rank]->give_up();
+    });
+  for (std::thread& thread : threads) thread.join();
+  return first_failure(statuses);
 }
 
 Status run(const LogitsOptions& options) {
@@ -125,8 +193,14 @@ Status run(const LogitsOptions& options) {
                       "{} tokens are more than the model's {} positions (max_position_embeddings)",
                       tokens, model.config.max_position_embeddings);
   const std::int64_t chunk = std::min(tokens, options.chunk);
-  KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend, make_backend(model.device, 0, 1));
-  const WorkerSettings settings{.load = {.shard = {},
+  RuntimeOptions spread;
+  spread.device = model.device;
+  options.spread.apply(spread);
+  const Shard shard{.ranks = spread.ranks, .experts = spread.experts};
+  KOHO_TRY(check_cut(model.config, model.sources(), shard));
+  KOHO_TRY(check_device_list(spread.device, spread.ranks));
+  KOHO_TRY(check_devices(spread.device, spread.ranks));
+  const WorkerSettings settings{.load = {.shard = shard,
                                          .limits = {.tokens_max = chunk,
                                                     .sequences_max = 1,
                                                     .context_max = tokens,
@@ -137,12 +211,16 @@ Status run(const LogitsOptions& options) {
                                 .counts_slots = 1,
                                 .mask_rows_max = 0,
                                 .tokenizer_tokens = model.config.vocab_size};
-  KOHO_TRY_ASSIGN(Worker worker, Worker::create(model.config, model.sources(), settings,
-                                                std::move(backend), std::make_unique<OneRank>()));
-  KOHO_TRY_ASSIGN(NumpyWriter file,
-                  NumpyWriter::create(options.out, tokens, model.config.vocab_size));
-  KOHO_TRY(write_logits(worker, ids, chunk, file));
-  return file.close();
+  ChunkLogits logits{
+      .values = std::vector<float>(static_cast<std::size_t>(chunk * model.config.vocab_size)),
+      .vocabulary = model.config.vocab_size};
+  const LogitsJob job{.model = model,
+                      .device = spread.device,
+                      .settings = settings,
+                      .ids = ids,
+                      .chunk = chunk,
+                      .logits = logits};
+  return run_ranks(job, options.out);
 }
 
 }  // namespace
@@ -150,6 +228,7 @@ Status run(const LogitsOptions& options) {
 Runner add_logits(CommandLine& command) {
   auto options = std::make_shared<LogitsOptions>();
   add_model_flags(command, options->selected);
+  add_cut_flags(command, options->spread);
   command.add_option("--ids", options->ids, "A file with a JSON array of token ids")->required();
   command.add_option("--out", options->out, "The .npy file to write: float32 [tokens, vocabulary]")
       ->required();

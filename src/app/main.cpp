@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program `koho`: the table of commands. Exit codes: 0, that of the error (base/error.cpp), or
-// 2 for wrong usage.
+// The program `koho`: the table of commands. Exit codes: 0, or that of the error (base/error.cpp):
+// 2 for wrong usage, in all commands.
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <fmt/core.h>
+#include <fmt/format.h>
 
+#include "app/arguments.h"
 #include "app/build_info.h"
 #include "app/command.h"
+#include "app/nearest_word.h"
+#include "app/peer_flags.h"
 #include "app/serve.h"
+#include "app/worker.h"
 #include "base/error.h"
 
 namespace koho::app {
@@ -19,7 +26,8 @@ namespace {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> table{
-      {"run", "Answer a prompt, or chat on the terminal", add_run},
+      {"run", "Answer one prompt", add_run},
+      {"chat", "Chat on the terminal", add_chat},
       {"serve", "Answer over HTTP", add_serve},
       {"batch", "Answer a file of requests", add_batch},
       {"logits", "Write the logits of a prompt to a NumPy file", add_logits},
@@ -39,16 +47,30 @@ int refuse_usage(const std::string& message, const std::string& command) {
   return error_code_info(ErrorCode::invalid_argument).exit_code;
 }
 
-/// Names the known commands, which CLI11's own message does not.
-Status check_command_name(std::string_view name) {
-  std::string known;
-  for (const Command& command : commands()) {
-    if (name == command.name) return {};
-    known += (known.empty() ? "" : ", ") + std::string(command.name);
-  }
-  return make_error(ErrorCode::invalid_argument, "{}; the commands are {}",
-                    name.empty() ? "no command given" : fmt::format("unknown command '{}'", name),
-                    known);
+/// Names the nearest command, or all. Requires: `name` is none.
+Error unknown_command(std::string_view name) {
+  std::vector<std::string> known;
+  for (const Command& command : commands()) known.emplace_back(command.name);
+  const std::string all = fmt::format("the commands are {}", fmt::join(known, ", "));
+  if (name.empty()) return make_error(ErrorCode::invalid_argument, "no command given; {}", all);
+  const std::string near = nearest_word(name, known);
+  return make_error(ErrorCode::invalid_argument, "unknown command '{}'; {}{}", name,
+                    near.empty() ? "" : fmt::format("did you mean {}? ", near), all);
+}
+
+bool is_command(std::string_view name) {
+  for (const Command& command : commands())
+    if (name == command.name) return true;
+  return false;
+}
+
+/// "help X" as "X --help", "version" as "--version".
+void turn_words_into_flags(std::vector<std::string>& arguments) {
+  if (arguments.empty()) return;
+  if (arguments[0] == "version") arguments[0] = "--version";
+  if (arguments[0] != "help") return;
+  arguments.erase(arguments.begin());
+  arguments.emplace_back("--help");
 }
 
 /// The given command with its sub-commands: "bench latency"; "" if there is none.
@@ -60,29 +82,68 @@ std::string chosen_command(const CLI::App& program) {
   return names;
 }
 
-int run(int argc, char** argv) {
-  const std::string_view first = argc > 1 ? argv[1] : "";
-  if (first.empty() || first.front() != '-')
-    if (const Status known = check_command_name(first); !known.ok())
-      return refuse_usage(known.error().message, "");
-  if (first == "serve") return run_serve({argv + 2, argv + argc});
+/// The command that the words name: "bench latency".
+std::string command_among(const CLI::App& program, const std::vector<std::string>& words) {
+  std::string names;
+  const CLI::App* command = &program;
+  for (const std::string& word : words) {
+    const CLI::App* below = command_below(*command, word);
+    if (below == nullptr) continue;
+    command = below;
+    names += (names.empty() ? "" : " ") + below->get_name();
+  }
+  return names;
+}
+
+/// Declares all commands and parses `arguments`; `runner` is what the chosen one does. Returns the
+/// exit code if there is nothing to run.
+std::optional<int> parse(std::vector<std::string> arguments, Runner& runner) {
   CLI::App program("koho serves GLM-4.5, 4.6 and 4.7 (glm4_moe) from C++ and CUDA.", "koho");
   program.require_subcommand(1);
   program.set_version_flag("--version", version_text());
   program.get_formatter()->column_width(34);
+  program.footer(
+      "koho help COMMAND tells a command's flags, koho help flags those of other engines. All "
+      "commands "
+      "take\n--color auto|always|never.\n\nExamples:\n  koho chat models/tiny\n  koho run "
+      "models/tiny \"What is the capital of France?\"\n  koho serve models/tiny");
   CommandLine line(program);
-  Runner runner;
   for (const Command& command : commands()) {
     CommandLine* sub = line.add_subcommand(command.name, command.summary);
     const Runner run_command = command.add(*sub);
     sub->callback([&runner, run_command] { runner = run_command; });
   }
+  std::vector<std::string> notes;
+  Result<std::vector<std::string>> translated = translate_arguments(program, arguments, notes);
+  if (!translated.ok())
+    return refuse_usage(translated.error().message, command_among(program, arguments));
+  for (const std::string& note : notes) std::fprintf(stderr, "koho: %s\n", note.c_str());
+  std::reverse(translated->begin(), translated->end());  // as CLI11 wants them
   try {
-    program.parse(argc, argv);
+    program.parse(*std::move(translated));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return program.exit(error);  // --help, --version
     return refuse_usage(error.what(), chosen_command(program));
   }
+  return std::nullopt;
+}
+
+int run(std::vector<std::string> arguments) {
+  if (!arguments.empty() && arguments[0] == "worker")
+    return run_worker({arguments.begin() + 1, arguments.end()});
+  if (const Status good = take_color_flag(arguments); !good.ok())
+    return refuse_usage(good.error().message, "");
+  turn_words_into_flags(arguments);
+  const std::string first = arguments.empty() ? "" : arguments[0];
+  if (first == "flags" && arguments.size() > 1) {
+    std::fputs(peer_flags_text().c_str(), stdout);
+    return 0;
+  }
+  if ((first.empty() || first.front() != '-') && !is_command(first))
+    return refuse_usage(unknown_command(first).message, "");
+  if (first == "serve") return run_serve({arguments.begin() + 1, arguments.end()});
+  Runner runner;
+  if (const std::optional<int> code = parse(std::move(arguments), runner)) return *code;
   const Status status = runner();
   if (status.ok()) return 0;
   std::fprintf(stderr, "koho: error: %s\n", status.error().message.c_str());
@@ -95,7 +156,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return koho::app::run(argc, argv);
+    return koho::app::run({argv + 1, argv + argc});
   } catch (const std::exception& error) {  // std::bad_alloc, std::system_error
     std::fprintf(stderr, "koho: error: %s\n", error.what());
     return koho::error_code_info(koho::ErrorCode::internal).exit_code;

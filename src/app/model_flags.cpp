@@ -6,37 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "app/load_bar.h"
+#include "app/model_directory.h"
 #include "base/mapped_file.h"
 
 namespace koho::app {
 namespace {
-
-Result<WeightQuant> parse_quant(const std::string& name) {
-  if (name.empty()) return WeightQuant::fp8_channel;
-  if (name == "bf16") return WeightQuant::none;
-  if (name == "fp8_channel") return WeightQuant::fp8_channel;
-  if (name == "fp8_tensor") return WeightQuant::fp8_tensor;
-  if (name == "fp8_block") return WeightQuant::fp8_block;
-  return make_error(ErrorCode::invalid_argument,
-                    "--quant must be bf16, fp8_channel, fp8_tensor or fp8_block, found \"{}\"",
-                    name);
-}
-
-Result<ModelConfig> synthetic_config(const ModelFlags& options) {
-  constexpr std::uint64_t kConfigBytesMax = 1 << 20;
-  KOHO_TRY_ASSIGN(const std::string text, read_file(options.config, kConfigBytesMax));
-  std::vector<std::string> warnings;
-  KOHO_TRY_ASSIGN(ModelConfig config, parse_model_config(text, warnings));
-  if (options.layers > 0)
-    config.num_hidden_layers = std::min(options.layers, config.num_hidden_layers);
-  config.first_k_dense_replace = std::min(config.first_k_dense_replace, config.num_hidden_layers);
-  if (config.quantization) return config;
-  KOHO_TRY_ASSIGN(const WeightQuant quant, parse_quant(options.quant));
-  if (quant != WeightQuant::none)
-    config.quantization = QuantizationConfig{
-        .method = "compressed-tensors", .schemes = {quant}, .ignored = {"lm_head"}};
-  return config;
-}
 
 /// Refuses the flags of synthetic weights where a checkpoint is loaded.
 Status check_nothing_synthetic(const ModelFlags& options) {
@@ -76,11 +51,12 @@ Result<SelectedModel> load_selected_model(const ModelFlags& options) {
     if (options.model.empty())
       return make_error(
           ErrorCode::invalid_argument,
-          "the model is missing: give --model DIR, or --config FILE with --weights synthetic");
-    KOHO_TRY_ASSIGN(selected.model, load_model(options.model));
+          "the model is missing: give its directory, or --config FILE with --weights synthetic");
+    KOHO_TRY_ASSIGN(selected.name, find_model(options.model));
+    KOHO_TRY_ASSIGN(selected.model, load_model(selected.name));
   } else if (options.weights == "synthetic" && !options.config.empty()) {
-    KOHO_TRY_ASSIGN(ModelConfig config, synthetic_config(options));
-    KOHO_TRY_ASSIGN(selected.model, make_synthetic_model(std::move(config), selected.device.kind));
+    KOHO_TRY_ASSIGN(selected.model, load_synthetic_model(options.config, options.layers,
+                                                         options.quant, selected.device.kind));
   } else {
     return make_error(ErrorCode::invalid_argument,
                       "--weights must be checkpoint, or synthetic with --config");
@@ -91,7 +67,11 @@ Result<SelectedModel> load_selected_model(const ModelFlags& options) {
 }
 
 Result<std::unique_ptr<Runtime>> start_runtime(SelectedModel& selected, RuntimeOptions options) {
+  std::vector<int> devices = std::move(options.device.devices);
+  LoadBar bar;
+  selected.device.progress = bar.progress();
   options.device = selected.device;
+  options.device.devices = std::move(devices);
   std::optional<LoadedText> text;
   if (has_tokenizer(selected.name)) {
     KOHO_TRY_ASSIGN(text, load_text(selected.name, options.chat_template));
@@ -99,8 +79,11 @@ Result<std::unique_ptr<Runtime>> start_runtime(SelectedModel& selected, RuntimeO
   return Runtime::start(std::move(selected.model), std::move(text), options);
 }
 
-void add_model_flags(CommandLine& command, ModelFlags& options) {
-  command.add_option("--model", options.model, "Model directory");
+void add_model_flags(CommandLine& command, ModelFlags& options, ModelWord word) {
+  command
+      .add_option(word == ModelWord::of_flags ? "-m,--model,MODEL" : "-m,--model", options.model,
+                  "Model directory, or a name in Hugging Face's cache")
+      ->type_name("DIR");
   command.add_option("--config", options.config,
                      "config.json of the model, with --weights synthetic");
   command.add_option("--weights", options.weights, "checkpoint or synthetic")
@@ -112,10 +95,8 @@ void add_model_flags(CommandLine& command, ModelFlags& options) {
   command
       .add_option("--layers", options.layers, "With synthetic weights: number of layers; 0 = all")
       ->check(at_least(0));
-  command.add_option("--device", options.device, "auto, cpu or cuda (one GPU)")
-      ->capture_default_str();
-  command.add_option("--threads", options.threads, "CPU threads; 0 = all cores")
-      ->check(at_least(0));
+  command.add_option("--device", options.device, "auto, cpu or cuda")->capture_default_str();
+  command.add_option("--threads", options.threads, kThreadsHelp)->check(at_least(-1));
   command.add_flag("--deterministic", options.deterministic,
                    "Batch-invariant kernels: results do not depend on the batch (CUDA)");
 }

@@ -17,6 +17,9 @@
 
 namespace koho::app {
 
+inline constexpr const char* kThreadsHelp =
+    "CPU threads; 0 or -1 = the cores that this process may use";
+
 struct ModelFlags {
   std::string model;
   std::string config;
@@ -38,7 +41,13 @@ struct SelectedModel {
   const ModelSources& sources() const { return model.sources; }
 };
 
-void add_model_flags(CommandLine& command, ModelFlags& options);
+/// Whether a word without a flag is the model; or the command has words of its own, and calls
+/// take_model_word().
+enum class ModelWord : std::uint8_t { of_flags, of_command };
+
+void add_model_flags(CommandLine& command,
+                     ModelFlags& options,
+                     ModelWord word = ModelWord::of_flags);
 
 /// " --name value", or nothing where the value is the default.
 template <typename Value>

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "app/command.h"
+#include "app/model_directory.h"
 #include "base/json_writer.h"
 #include "base/log.h"
 #include "chat/json.h"
@@ -61,10 +62,7 @@ Status run_render(const RenderOptions& options) {
                   chat::parse_template_style(options.chat_template));
   std::optional<std::string> template_text;
   if (!options.model.empty()) {
-    const std::filesystem::path directory = options.model;
-    std::error_code ignored;
-    if (!std::filesystem::is_directory(directory, ignored))
-      return make_error(ErrorCode::not_found, "--model {}: no such directory", options.model);
+    KOHO_TRY_ASSIGN(const std::filesystem::path directory, find_model(options.model, false));
     KOHO_TRY_ASSIGN(template_text, chat::read_template_text(directory));
   } else if (!asked) {
     return make_error(ErrorCode::invalid_argument,
@@ -92,7 +90,7 @@ Status run_render(const RenderOptions& options) {
 
 Runner add_render(CommandLine& command) {
   const auto options = std::make_shared<RenderOptions>();
-  command.add_option("--model", options->model, "Model directory, for its chat template")
+  command.add_option("-m,--model,MODEL", options->model, "Model directory, for its chat template")
       ->type_name("DIR");
   command
       .add_option(

@@ -45,13 +45,14 @@ Status SamplingFlags::validate(std::int32_t vocabulary) const {
   return koho::validate(request, limits);
 }
 
-void add_sampling_flags(CommandLine& command,
-                        SamplingFlags& flags,
-                        std::int32_t tokens_max_default) {
-  flags.tokens_max = tokens_max_default;
+void add_sampling_flags(CommandLine& command, SamplingFlags& flags) {
   const std::string group = "Sampling (what is not given is the model's generation_config.json)";
-  command.add_option("--max-tokens", flags.tokens_max, help_of(parameter("max_tokens")))
-      ->check(at_least(1))
+  command
+      .add_option(
+          "--max-tokens", flags.tokens_max,
+          "Largest number of tokens of an answer; -1 = until the model stops or the context "
+          "is full")
+      ->check(at_least(1, -1))
       ->capture_default_str()
       ->group(group);
   for (std::size_t i = 0; i < std::size(kSamplingParameters); ++i) {

@@ -24,20 +24,19 @@ struct SamplingFlags {
   std::array<std::optional<double>, std::size(kSamplingParameters)> numbers;
   std::array<std::optional<std::int64_t>, std::size(kSamplingParameters)> integers;
   std::optional<std::int64_t> seed;
-  std::int32_t tokens_max = 0;
+  std::int32_t tokens_max = -1;  // -1: until the model stops or the context is full
   std::vector<std::string> stop;
   std::vector<std::int32_t> stop_token_ids;
   bool ignore_eos = false;
 
-  /// Puts what was given into `request`, which has the model's defaults.
+  /// Puts what was given into `request`, which has the model's defaults; a max_tokens of -1 is the
+  /// caller's to replace.
   void apply(Request& request) const;
   /// Errors: invalid_argument, if every request of a model of `vocabulary` ids would be refused.
   Status validate(std::int32_t vocabulary) const;
 };
 
 /// Declares --max-tokens, --temperature, … on `command`; `flags` must outlive the parse.
-void add_sampling_flags(CommandLine& command,
-                        SamplingFlags& flags,
-                        std::int32_t tokens_max_default);
+void add_sampling_flags(CommandLine& command, SamplingFlags& flags);
 
 }  // namespace koho::app

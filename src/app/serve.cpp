@@ -21,24 +21,22 @@
 #include "app/build_info.h"
 #include "app/command.h"
 #include "app/number_format.h"
+#include "app/progress_bar.h"
+#include "app/rank_flags.h"
 #include "app/sampling_markdown.h"
+#include "app/serve_notes.h"
 #include "app/serve_options.h"
 #include "base/load_progress.h"
 #include "base/log.h"
+#include "chat/template_choice.h"
 #include "sampling/parameter_table.h"
+#include "server/host_check.h"
 #include "server/served_model.h"
 #include "server/server.h"
 #include "worker/device.h"
 
 namespace koho::app {
 namespace {
-
-// Exit codes (docs/server.md).
-constexpr int kExitFailure = 1;
-constexpr int kExitUsage = 2;
-constexpr int kExitModel = 3;
-constexpr int kExitDevice = 4;
-constexpr int kExitEngineLost = 6;
 
 constexpr std::int64_t kUsPerSecond = 1'000'000;
 
@@ -64,39 +62,23 @@ void log_steps(Runtime& runtime) {
   runtime.engine().log_recent_steps();
 }
 
-int exit_code_of(const Error& error) {
-  switch (error.code) {
-    case ErrorCode::invalid_argument:
-    case ErrorCode::unsupported:
-      return kExitUsage;
-    case ErrorCode::not_found:
-    case ErrorCode::corrupt_data:
-    case ErrorCode::io_error:
-      return kExitModel;
-    case ErrorCode::device_error:
-    case ErrorCode::resource_exhausted:
-      return kExitDevice;
-    default:
-      return kExitFailure;
-  }
+int exit_code_of(ErrorCode code) {
+  return error_code_info(code).exit_code;
 }
 
-/// The exit code for an error of find_device().
-int device_exit_code(const Error& error) {
-  return error.code == ErrorCode::not_found ? kExitDevice : exit_code_of(error);
-}
-
-/// The device of --device, which exists. Errors: as choose_device and check_devices.
+/// The device of --device. Where the ranks are threads it exists; worker processes look for
+/// themselves. Errors: as choose_device, check_device_list and check_devices.
 Result<DeviceKind> find_device(const ServeOptions& options) {
-  DeviceOptions device = options.runtime.device;
-  KOHO_TRY_ASSIGN(device.kind, choose_device(options.device));
-  KOHO_TRY(check_devices(device, options.runtime.ranks));
-  return device.kind;
+  RuntimeOptions runtime = options.runtime;
+  KOHO_TRY_ASSIGN(runtime.device.kind, choose_device(options.device));
+  KOHO_TRY(check_device_list(runtime.device, runtime.ranks));
+  if (!uses_processes(runtime)) KOHO_TRY(check_devices(runtime.device, runtime.ranks));
+  return runtime.device.kind;
 }
 
-int fail(const Error& error, int code) {
+int fail(const Error& error) {
   std::fprintf(stderr, "koho: error: %s\n", error.message.c_str());
-  return code;
+  return exit_code_of(error.code);
 }
 
 /// Ends the server in order; a second signal meanwhile ends the process at once.
@@ -121,7 +103,7 @@ void reload_keys(server::Core& core, const ServeOptions& options) {
     log::info("SIGHUP: no --api-key-file to read again; other options need a restart");
     return;
   }
-  Result<std::vector<std::string>> keys = read_api_keys(options, true);
+  Result<std::vector<server::ApiKeySettings>> keys = read_api_keys(options, true);
   if (!keys.ok()) {
     log::error("SIGHUP: the API keys are unchanged: {}", keys.error().message);
     return;
@@ -135,7 +117,9 @@ int serve_until_signal(server::Server& server,
                        Runtime& runtime,
                        const ServeOptions& options,
                        server::ServiceManager& manager) {
+  ThroughputLog throughput(options.log_stats_s);
   while (true) {
+    throughput.look(runtime.engine().statistics());
     const int signal = wait_for_signal(std::min<std::int64_t>(500, manager.look_every_ms()));
     if (manager.has_watchdog()) manager.keep_alive(runtime.engine().takes_turns());
     if (signal == SIGUSR1) log_steps(runtime);
@@ -151,7 +135,7 @@ int serve_until_signal(server::Server& server,
       server.core().set_failed("a restart: the engine has failed");
       log::error("the engine has failed; ending");
       drain(server, 0);
-      return kExitEngineLost;
+      return exit_code_of(ErrorCode::device_error);
     }
   }
 }
@@ -176,11 +160,6 @@ std::string cache_text(const RuntimeSizes& sizes, const ServeOptions& options) {
       bytes_text(static_cast<std::uint64_t>(sizes.kv_bytes)), options.runtime.sequences_max);
 }
 
-/// The exit code for a server that does not start.
-int server_exit_code(const Error& error) {
-  return error.code == ErrorCode::invalid_argument ? kExitUsage : kExitFailure;
-}
-
 struct OpenedModel {
   LoadedModel model;
   std::optional<LoadedText> text;
@@ -190,29 +169,65 @@ struct OpenedModel {
 Result<OpenedModel> open_model(const ServeOptions& options, DeviceKind device) {
   OpenedModel opened;
   KOHO_TRY_ASSIGN(opened.model, options.random_weights
-                                    ? load_model_without_weights(options.model, device)
-                                    : load_model(options.model));
-  if (has_tokenizer(options.model)) {
-    KOHO_TRY_ASSIGN(opened.text, load_text(options.model, options.runtime.chat_template));
+                                    ? load_model_without_weights(options.directory, device)
+                                    : load_model(options.directory));
+  if (has_tokenizer(options.directory)) {
+    KOHO_TRY_ASSIGN(opened.text, load_text(options.directory, options.runtime.chat_template));
   }
   return opened;
+}
+
+/// What a server of this model and these flags will refuse or do otherwise than its user may think.
+std::vector<std::string> what_will_not_work(const ServeOptions& options,
+                                            const OpenedModel& opened,
+                                            const RuntimeSizes& sizes) {
+  std::vector<std::string> told;
+  const std::filesystem::path directory = options.directory;
+  if (!opened.text) {
+    told.emplace_back(
+        "no tokenizer.json: /v1/chat/completions, /v1/messages, /v1/responses, text prompts, stop "
+        "strings and structured output will be refused; token ids work");
+  } else if (const Result<std::optional<std::string>> text = chat::read_template_text(directory);
+             text.ok() && !*text && options.runtime.chat_template == "auto") {
+    told.push_back(fmt::format("no chat template: chats will have the built-in {}",
+                               chat::template_style_name(opened.text->style)));
+  }
+  std::error_code ignored;
+  if (!std::filesystem::exists(directory / "generation_config.json", ignored))
+    told.emplace_back(
+        "no generation_config.json: requests without temperature and top_p sample at 1");
+  if (options.random_weights)
+    told.emplace_back("--load-format dummy: the weights are random, the answers meaningless");
+  if (sizes.context_bound == ContextBound::cache)
+    told.push_back(
+        fmt::format("requests above {} tokens will be refused: the KV cache holds no more; "
+                    "the model has {}",
+                    sizes.context_max, opened.model.config.max_position_embeddings));
+  const std::int64_t tokens = std::int64_t{sizes.kv_pages} * kPageTokens;
+  if (tokens / options.runtime.sequences_max < 1024)
+    told.push_back(
+        fmt::format("--max-num-seqs {} sequences have {} tokens of KV cache each: "
+                    "requests will be preempted",
+                    options.runtime.sequences_max, tokens / options.runtime.sequences_max));
+  return told;
 }
 
 /// --check: calls every function of serve() that can refuse, without loading weights or listening.
 int check(ServeOptions options) {
   if (const Status good = server::Server::check(options.server); !good.ok())
-    return fail(good.error(), server_exit_code(good.error()));
+    return fail(good.error());
   // Random weights for a GPU take no host memory.
   const Result<OpenedModel> opened = open_model(options, DeviceKind::cuda);
-  if (!opened.ok()) return fail(opened.error(), exit_code_of(opened.error()));
+  if (!opened.ok()) return fail(opened.error());
   const Result<DeviceKind> device = find_device(options);
-  if (!device.ok()) return fail(device.error(), device_exit_code(device.error()));
+  if (!device.ok()) return fail(device.error());
   options.runtime.device.kind = *device;
-  const Result<RuntimePlan> plan =
-      plan_runtime(opened->model.config, opened->model.sources, options.runtime);
-  if (!plan.ok()) return fail(plan.error(), exit_code_of(plan.error()));
+  const Result<RuntimePlan> plan = plan_runtime(opened->model, options.runtime);
+  if (!plan.ok()) return fail(plan.error());
   std::printf("koho serve: the flags and the model directory are valid: %s\n",
               cache_text(plan->sizes, options).c_str());
+  for (const std::string& warning : what_will_not_work(options, *opened, plan->sizes))
+    std::printf("koho serve: warning: %s\n", warning.c_str());
   return 0;
 }
 
@@ -231,36 +246,46 @@ int serve(ServeOptions options) {
   std::unique_ptr<Runtime> runtime;
   std::unique_ptr<server::ServedModel> serving;  // outlives the server
   Result<std::unique_ptr<server::Server>> server = server::Server::start(options.server, clock);
-  if (!server.ok()) return fail(server.error(), server_exit_code(server.error()));
+  if (!server.ok()) return fail(server.error());
   server::Core& core = (*server)->core();
   log::info("listening on {}:{}{}, loading {}", options.server.host, (*server)->port(),
             options.server.tls_cert.empty() ? "" : " (HTTPS)", options.model);
+  if (const std::string warning = server::host_warning(options.server); !warning.empty())
+    log::warning("{}", warning);
   manager.tell("STATUS=loading");
   core.set_loading("the model files");
   if (options.random_weights)
     log::warning("--load-format dummy: the weights are random, the answers are meaningless");
   const Result<DeviceKind> device = find_device(options);
-  if (!device.ok()) return fail(device.error(), device_exit_code(device.error()));
+  if (!device.ok()) return fail(device.error());
   options.runtime.device.kind = *device;
   Result<OpenedModel> opened = open_model(options, *device);
-  if (!opened.ok()) return fail(opened.error(), exit_code_of(opened.error()));
+  if (!opened.ok()) return fail(opened.error());
   core.set_loading("the weights", &progress);
   options.runtime.device.progress = &progress;
+  std::optional<LoadWatch> watch(progress);
   Result<std::unique_ptr<Runtime>> started =
       Runtime::start(std::move(opened->model), std::move(opened->text), options.runtime);
-  if (!started.ok()) return fail(started.error(), exit_code_of(started.error()));
+  watch.reset();
+  if (!started.ok()) return fail(started.error());
   runtime = std::move(*started);
   serving = std::make_unique<server::ServedModel>(server::served_model_of(*runtime, options.names));
   serving->model.any_name = options.any_name;
   serving->model.strict_fields = options.strict_fields;
   serving->model.preserve_thinking = options.preserve_thinking;
   serving->model.enable_thinking = options.enable_thinking;
-  if (options.seed) serving->model.defaults.sampling.seed = *options.seed;
+  SamplingParameters& sampling = serving->model.defaults.sampling;
+  if (options.temperature) sampling.temperature = *options.temperature;
+  if (options.top_p) sampling.top_p = *options.top_p;
+  if (options.min_p) sampling.min_p = *options.min_p;
+  if (options.top_k) sampling.top_k = *options.top_k;
+  if (options.seed) sampling.seed = *options.seed;
   core.set_serving(*serving);
   log::info("{}", cache_text(runtime->sizes(), options));
   log::info("ready: \"{}\" on {}:{}, context {} tokens, batch of {} sequences, loaded in {:.1f} s",
             options.names.front(), options.server.host, (*server)->port(),
             serving->model.context_max(), runtime->options().sequences_max, runtime->load_s());
+  tell_ready(options, (*server)->port());
   manager.tell("READY=1\nSTATUS=serving");
   const int code = serve_until_signal(**server, *runtime, options, manager);
   server->reset();
@@ -311,15 +336,16 @@ int run_serve(const std::vector<std::string>& arguments) {
       return 0;
     }
     if (argument == "--help-markdown") {
-      std::fputs((fields_markdown() + "\n" + serve_options_markdown()).c_str(), stdout);
+      std::fputs(fields_markdown().c_str(), stdout);
       return 0;
     }
   }
   Result<ServeOptions> options = read_serve_options(arguments);
   if (!options.ok()) {
-    std::fprintf(stderr, "koho: error: %s (see koho serve --help)\n",
-                 options.error().message.c_str());
-    return kExitUsage;
+    const bool usage = options.error().code == ErrorCode::invalid_argument;
+    std::fprintf(stderr, "koho: error: %s%s\n", options.error().message.c_str(),
+                 usage ? " (see koho serve --help)" : "");
+    return exit_code_of(options.error().code);
   }
   log::configure(level_of(options->log_level), options->log_format == "json" ? log::Format::json
                                                : options->log_format == "text"
@@ -330,6 +356,7 @@ int run_serve(const std::vector<std::string>& arguments) {
     std::fputs(print_serve_config(*options).c_str(), stdout);
     return 0;
   }
+  options->runtime.worker = kOwnProgram;
   if (options->check) return check(std::move(*options));
   return serve(std::move(*options));
 }

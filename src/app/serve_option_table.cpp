@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of `koho serve` options: one entry per option, with its names, its help text and the
 // functions that set and print it. The order is that of the help text.
-#include <fmt/format.h>
+#include <charconv>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "app/rank_flags.h"
 #include "app/serve_option_values.h"
 #include "app/serve_options.h"
 #include "base/text.h"
 #include "chat/json.h"
+#include "sampling/parameter_table.h"
 
 namespace koho::app {
 namespace {
@@ -19,24 +24,6 @@ constexpr std::int64_t kMany = std::int64_t{1} << 30;
 
 std::string shown_boolean(bool value) {
   return value ? "true" : "false";
-}
-
-Status read_template_defaults(ServeOptions& options, const std::string& text) {
-  KOHO_TRY_ASSIGN(const chat::Json json, chat::parse_json(text));
-  for (std::size_t i = 0; i < json.keys.size(); ++i) {
-    const std::string& key = json.keys[i];
-    const bool value = json.items[i].boolean;
-    if (key == "enable_thinking" || key == "thinking") {
-      options.enable_thinking = value;
-    } else if (key == "clear_thinking") {
-      options.preserve_thinking =
-          value ? api::PreserveThinking::never : api::PreserveThinking::always;
-    } else {
-      return make_error(ErrorCode::invalid_argument,
-                        "expected enable_thinking or clear_thinking, found '{}'", key);
-    }
-  }
-  return {};
 }
 
 Status nothing(ServeOptions& /*options*/, const std::string& /*value*/) {
@@ -109,20 +96,37 @@ std::vector<ServeOption> model_options() {
 
 std::vector<ServeOption> compute_options() {
   return {
-      {"Compute", "--device", "DEVICE", "auto, cpu or cuda; cuda is one GPU", Takes::value,
+      {"Compute", "--device", "DEVICE", "auto, cpu or cuda", Takes::value,
        [](O& o, S v) {
          return set_word(o.device, v, {"auto", "cpu", "cuda"});
        },
        [](const O& o) { return o.device; }},
       {"Compute", "--tensor-parallel-size,-tp,--tp,--tp-size,--ranks", "N",
-       "Tensor-parallel ranks: groups of CPU threads. With --device cuda it is 1: koho runs on one "
-       "GPU",
-       Takes::value, [](O& o, S v) { return set_number(o.runtime.ranks, v, 1, 64); },
+       "Ranks that share the model", Takes::value,
+       [](O& o, S v) { return set_number(o.runtime.ranks, v, 1, kWorkerRanksMax); },
        [](const O& o) { return fmt::to_string(o.runtime.ranks); }},
-      {"Compute", "--experts", "HOW",
-       "Experts over ranks: whole (expert parallel: each rank has some of the experts) or sliced "
-       "(tensor parallel: each has a slice of all)",
+      {"Compute", "--devices", "N,N",
+       "GPU of each rank, or one for all; left out: the ranks' numbers", Takes::value,
+       [](O& o, S v) { return set_numbers(o.runtime.device.devices, v, 0, 1023); },
+       [](const O& o) { return fmt::format("{}", fmt::join(o.runtime.device.devices, ",")); }},
+      {"Compute", "--collectives", "HOW", "Between GPUs: peer memory, nccl, or auto", Takes::value,
+       [](O& o, S v) -> Status {
+         KOHO_TRY_ASSIGN(o.runtime.device.collectives, choose_collectives(v));
+         return {};
+       },
+       [](const O& o) { return std::string(collectives_name(o.runtime.device.collectives)); }},
+      {"Compute", "--executor", "HOW",
+       "process: ranks are processes, restarted when one fails; thread; auto: process on GPUs",
        Takes::value,
+       [](O& o, S v) -> Status {
+         std::string word;
+         KOHO_TRY(set_word(word, v, {"auto", "process", "thread"}));
+         o.runtime.executor = executor_kind(word);
+         return {};
+       },
+       [](const O& o) { return executor_name(o.runtime.executor); }},
+      {"Compute", "--experts", "HOW",
+       "Experts over ranks: whole (each rank has some) or sliced (a slice of all)", Takes::value,
        [](O& o, S v) -> Status {
          std::string word;
          KOHO_TRY(set_word(word, v, {"whole", "sliced"}));
@@ -134,8 +138,7 @@ std::vector<ServeOption> compute_options() {
          return o.runtime.experts == ExpertLayout::expert_parallel ? "whole" : "sliced";
        }},
       {"Compute", "--attention", "HOW",
-       "Attention over ranks: tp (tensor parallel: each rank has some heads of every request) or "
-       "dp (data parallel: each has all heads of some requests)",
+       "Attention over ranks: tp (some heads of every request) or dp (all heads of some)",
        Takes::value,
        [](O& o, S v) -> Status {
          std::string word;
@@ -154,8 +157,7 @@ std::vector<ServeOption> compute_options() {
 std::vector<ServeOption> layout_alias_options() {
   return {
       {"Compute", "--expert-parallel-size,--ep-size,--ep", "N",
-       "The name other engines have for --experts: the number of ranks is whole, 1 is sliced",
-       Takes::value,
+       "--experts of other engines: the number of ranks is whole, 1 is sliced", Takes::value,
        [](O& o, S v) -> Status {
          KOHO_TRY_ASSIGN(o.expert_parallel_size, number_of(v, 1, 64));
          return {};
@@ -168,9 +170,7 @@ std::vector<ServeOption> layout_alias_options() {
        [](O& o, S v) { return set_if_on(o.runtime.attention, AttentionLayout::data_parallel, v); },
        nullptr},
       {"Compute", "--data-parallel-size,--dp-size,--dp", "N",
-       "1, or with --attention dp the number of ranks. For several copies of a model start several "
-       "servers",
-       Takes::value,
+       "1, or with --attention dp the number of ranks", Takes::value,
        [](O& o, S v) -> Status {
          KOHO_TRY_ASSIGN(o.data_parallel_size, number_of(v, 1, 64));
          return {};
@@ -181,13 +181,27 @@ std::vector<ServeOption> layout_alias_options() {
 
 std::vector<ServeOption> execution_options() {
   return {
-      {"Compute", "--threads", "N", "CPU threads; 0 = all cores", Takes::value,
-       [](O& o, S v) { return set_number(o.runtime.device.threads, v, 0, 1024); },
+      {"Compute", "--threads,-t", "N", "CPU threads; 0 or -1 = the cores that koho may use",
+       Takes::value, [](O& o, S v) { return set_number(o.runtime.device.threads, v, -1, 1024); },
        [](const O& o) { return fmt::to_string(o.runtime.device.threads); }},
       {"Compute", "--deterministic", "",
        "Batch-invariant kernels: the result of a request does not depend on the batch",
        Takes::nothing, [](O& o, S v) { return set_boolean(o.runtime.device.deterministic, v); },
        [](const O& o) { return shown_boolean(o.runtime.device.deterministic); }},
+      {"Compute", "--step-deadline", "SECONDS",
+       "After so long a step is a hang, and ranks restart; 0 = 30 on GPUs, else 600", Takes::value,
+       [](O& o, S v) -> Status {
+         std::int64_t seconds = 0;
+         KOHO_TRY(set_number(seconds, v, 0, 1'000'000));
+         o.runtime.step_deadline_ms = 1000 * seconds;
+         return {};
+       },
+       [](const O& o) { return fmt::to_string(o.runtime.step_deadline_ms / 1000); }},
+      {"Compute", "--max-device-failures", "N",
+       "Failures of ranks in ten minutes that are survived; one more ends the server; 0 = any",
+       Takes::value,
+       [](O& o, S v) { return set_number(o.runtime.device_failures_max, v, 0, 1000); },
+       [](const O& o) { return fmt::to_string(o.runtime.device_failures_max); }},
       {"Compute", "--seed,--random-seed,-s", "N",
        "Seed of requests without `seed`; not given: a random one for each request", Takes::value,
        [](O& o, S v) -> Status {
@@ -201,6 +215,46 @@ std::vector<ServeOption> execution_options() {
   };
 }
 
+template <double SamplingParameters::*Member>
+Status set_default(std::optional<double>& target, const std::string& text) {
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size())
+    return make_error(ErrorCode::invalid_argument, "expected a number, found '{}'", text);
+  for (const SamplingParameter& row : kSamplingParameters) {
+    if (row.number != Member) continue;
+    const bool low = row.range.above_low ? value > row.range.low : value >= row.range.low;
+    if (!low || !(value <= row.range.high))
+      return make_error(ErrorCode::invalid_argument, "expected a number in {}, found '{}'",
+                        range_text(row), text);
+  }
+  target = value;
+  return {};
+}
+
+/// Of requests that do not set them, instead of generation_config.json.
+std::vector<ServeOption> sampling_options() {
+  using P = SamplingParameters;
+  constexpr const char* kHelp = "Default of requests, over generation_config.json";
+  return {
+      {"Sampling", "--temperature,--temp", "T", kHelp, Takes::value,
+       [](O& o, S v) { return set_default<&P::temperature>(o.temperature, v); },
+       [](const O& o) { return o.temperature ? fmt::to_string(*o.temperature) : std::string(); }},
+      {"Sampling", "--top-p", "P", kHelp, Takes::value,
+       [](O& o, S v) { return set_default<&P::top_p>(o.top_p, v); },
+       [](const O& o) { return o.top_p ? fmt::to_string(*o.top_p) : std::string(); }},
+      {"Sampling", "--min-p", "P", kHelp, Takes::value,
+       [](O& o, S v) { return set_default<&P::min_p>(o.min_p, v); },
+       [](const O& o) { return o.min_p ? fmt::to_string(*o.min_p) : std::string(); }},
+      {"Sampling", "--top-k", "K", kHelp, Takes::value,
+       [](O& o, S v) -> Status {
+         KOHO_TRY_ASSIGN(o.top_k, number_of(v, -1, 1'000'000));
+         return {};
+       },
+       [](const O& o) { return o.top_k ? fmt::to_string(*o.top_k) : std::string(); }},
+  };
+}
+
 std::vector<ServeOption> batching_options() {
   return {
       {"Batching", "--max-model-len,--context-length,--ctx-size,--max-seq-len,-c", "TOKENS",
@@ -208,7 +262,8 @@ std::vector<ServeOption> batching_options() {
        "KV cache allow; 32k is 32768",
        Takes::value, [](O& o, S v) { return set_number(o.runtime.context_max, v, 0, kMany); },
        [](const O& o) { return fmt::to_string(o.runtime.context_max); }},
-      {"Batching", "--max-num-seqs,--max-running-requests,--max-batch-size,-np,--concurrency", "N",
+      {"Batching",
+       "--max-num-seqs,--max-running-requests,--max-batch-size,-np,--parallel,--concurrency", "N",
        "Largest number of sequences in a batch", Takes::value,
        [](O& o, S v) { return set_number(o.runtime.sequences_max, v, 1, 1 << 14); },
        [](const O& o) { return fmt::to_string(o.runtime.sequences_max); }},
@@ -291,7 +346,9 @@ std::vector<ServeOption> address_and_access_options() {
          return {};
        },
        nullptr},
-      {"Server", "--api-key-file", "FILE", "File with one key per line; SIGHUP reads it again",
+      {"Server", "--api-key-file,--api-keys-file", "FILE",
+       "File with one key per line, or JSON with limits by key (as deploy/api-keys.json); SIGHUP "
+       "reads it again",
        Takes::value,
        [](O& o, S v) {
          o.api_key_files.push_back(v);
@@ -322,6 +379,15 @@ std::vector<ServeOption> address_and_access_options() {
          return Status();
        },
        [](const O& o) { return fmt::format("{}", fmt::join(o.server.allowed_origins, ",")); }},
+      {"Server", "--allowed-hosts", "NAME",
+       "Name that the Host header may have beside addresses and localhost; may be given several "
+       "times; * = any",
+       Takes::list,
+       [](O& o, S v) {
+         o.server.allowed_hosts.push_back(v);
+         return Status();
+       },
+       [](const O& o) { return fmt::format("{}", fmt::join(o.server.allowed_hosts, ",")); }},
   };
 }
 
@@ -382,6 +448,12 @@ std::vector<ServeOption> log_options() {
          return set_word(o.log_format, v, {"auto", "text", "json"});
        },
        [](const O& o) { return o.log_format; }},
+      {"Log", "--log-stats-interval", "SECONDS",
+       "Time between two lines of throughput while requests run; 0 = none", Takes::value,
+       [](O& o, S v) { return set_number(o.log_stats_s, v, 0, 86'400); },
+       [](const O& o) { return fmt::to_string(o.log_stats_s); }},
+      {"Log", "--disable-log-stats", "", "The same as --log-stats-interval 0", Takes::nothing,
+       [](O& o, S v) { return set_if_on(o.log_stats_s, std::int64_t{0}, v); }, nullptr},
       {"Log", "--enable-log-requests,--log-requests", "",
        "Log one line per request, without its text", Takes::nothing,
        [](O& o, S v) { return set_boolean(o.server.log_requests, v); },
@@ -409,28 +481,6 @@ std::vector<ServeOption> program_options() {
   };
 }
 
-/// Flags of other engines' guides: accepted with a warning.
-std::vector<ServeOption> options_without_effect() {
-  return {
-      {kGroupWithoutEffect, "--enable-auto-tool-choice", "", "Tool calls are always enabled",
-       Takes::nothing, nothing, nullptr},
-      {kGroupWithoutEffect, "--enforce-eager,--disable-cuda-graph", "",
-       "CUDA graphs run the same kernels and stay enabled", Takes::nothing, nothing, nullptr},
-      {kGroupWithoutEffect, "--disable-log-stats", "", "koho logs no statistics; /metrics has them",
-       Takes::nothing, nothing, nullptr},
-      {kGroupWithoutEffect, "--jinja", "", "GLM's templates are built in (--chat-template)",
-       Takes::nothing, nothing, nullptr},
-      {kGroupWithoutEffect, "--tool-call-parser,--tool-parser", "NAME",
-       "The parser of GLM is built in", Takes::value, nothing, nullptr},
-      {kGroupWithoutEffect, "--reasoning-parser", "NAME", "The parser of GLM is built in",
-       Takes::value, nothing, nullptr},
-      {kGroupWithoutEffect, "--trust-remote-code", "", "koho runs no code of a model directory",
-       Takes::nothing, nothing, nullptr},
-      {kGroupWithoutEffect, "--enable-prompt-tokens-details", "", "usage always has cached_tokens",
-       Takes::nothing, nothing, nullptr},
-  };
-}
-
 }  // namespace
 
 const std::vector<ServeOption>& serve_option_table() {
@@ -438,8 +488,8 @@ const std::vector<ServeOption>& serve_option_table() {
     std::vector<ServeOption> all;
     for (const auto options :
          {&model_options, &compute_options, &layout_alias_options, &execution_options,
-          &batching_options, &address_and_access_options, &server_limit_options, &log_options,
-          &program_options, &options_without_effect})
+          &sampling_options, &batching_options, &address_and_access_options, &server_limit_options,
+          &log_options, &program_options})
       for (ServeOption& option : options()) all.push_back(option);
     return all;
   }();

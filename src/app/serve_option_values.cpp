@@ -23,6 +23,22 @@ Result<std::int64_t> number_of(const std::string& text, std::int64_t least, std:
   return *value * unit;
 }
 
+Status set_numbers(std::vector<std::int32_t>& target,
+                   const std::string& text,
+                   std::int64_t least,
+                   std::int64_t most) {
+  target.clear();
+  std::string_view rest = text;
+  while (true) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    const std::string word(trimmed(rest.substr(0, comma)));
+    KOHO_TRY_ASSIGN(const std::int64_t number, number_of(word, least, most));
+    target.push_back(static_cast<std::int32_t>(number));
+    if (comma == rest.size()) return {};
+    rest.remove_prefix(comma + 1);
+  }
+}
+
 Status set_bytes(std::int64_t& target, const std::string& text) {
   constexpr std::string_view kUnits = "KMGT";
   std::string_view digits = text;

@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 
@@ -21,6 +22,12 @@ Status set_number(Integer& target, const std::string& text, std::int64_t least, 
   target = static_cast<Integer>(value);
   return {};
 }
+
+/// "0,1,2": one number or more.
+Status set_numbers(std::vector<std::int32_t>& target,
+                   const std::string& text,
+                   std::int64_t least,
+                   std::int64_t most);
 
 /// "1073741824", "400G", "400GiB": K, M, G and T are powers of 1024.
 Status set_bytes(std::int64_t& target, const std::string& text);

@@ -4,14 +4,15 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <iterator>
-#include <numeric>
 #include <sstream>
 #include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "app/model_directory.h"
+#include "app/nearest_word.h"
+#include "app/peer_flags.h"
 #include "base/mapped_file.h"
 #include "base/text.h"
 #include "chat/json.h"
@@ -22,32 +23,6 @@ namespace {
 using Takes = ServeOption::Takes;
 
 constexpr std::size_t kFileBytesMax = 8U << 20U;
-
-/// Options of other engines that koho refuses, each with the reason or the option to use instead. A
-/// name that ends in a hyphen stands for every option that begins with it.
-constexpr std::pair<std::string_view, std::string_view> kRefused[] = {
-    {"--kv-cache-free-gpu-memory-fraction",
-     "use --gpu-memory-utilization, the share of weights and KV cache together"},
-    {"--max-num-queued-tokens", "use --max-num-queued-reqs"},
-    {"--speculative-", "koho has no speculative decoding yet"},
-    {"--mtp", "koho has no speculative decoding yet"},
-    {"--model-draft", "koho has no speculative decoding yet"},
-    {"--n-gpu-layers", "all layers run on --device"},
-    {"-ngl", "all layers run on --device"},
-};
-
-Status refuse_by_name(std::string_view flag) {
-  for (const auto& [name, reason] : kRefused)
-    if (flag == name || (name.ends_with('-') && flag.starts_with(name)))
-      return make_error(ErrorCode::invalid_argument, "{} is not supported: {}", flag, reason);
-  return {};
-}
-
-std::string hyphenated(std::string_view name) {
-  std::string made(name);
-  if (made.starts_with("--")) std::ranges::replace(made, '_', '-');
-  return made;
-}
 
 const ServeOption* find_option(std::string_view flag) {
   for (const ServeOption& option : serve_option_table()) {
@@ -61,41 +36,35 @@ const ServeOption* find_option(std::string_view flag) {
   return nullptr;
 }
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  constexpr std::size_t kSame = 0;
-  constexpr std::size_t kOther = 1;
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t above = row[j + 1];
-      row[j + 1] = std::min({above + 1, row[j] + 1, diagonal + (a[i] == b[j] ? kSame : kOther)});
-      diagonal = above;
-    }
-  }
-  return row.back();
+/// "unknown flag --x; did you mean --y?"
+Error unknown_flag(std::string_view kind, std::string_view flag) {
+  std::vector<std::string> names;
+  for (const ServeOption& option : serve_option_table()) names.emplace_back(option.name());
+  const std::string near = nearest_word(flag, names);
+  const std::size_t hyphens = kind == "flag" ? 0 : 2;  // a config file has none
+  return make_error(ErrorCode::invalid_argument, "unknown {} {}{}", kind, flag.substr(hyphens),
+                    near.empty() ? "" : fmt::format("; did you mean {}?", near.substr(hyphens)));
 }
 
-std::string nearest_flag(std::string_view flag) {
-  std::string best;
-  std::size_t least = ~std::size_t{0};
-  for (const ServeOption& option : serve_option_table()) {
-    const std::size_t distance = edit_distance(flag, option.name());
-    if (distance >= least) continue;
-    least = distance;
-    best = option.name();
-  }
-  return best;
+/// What other engines' flag `flag` comes to: a note in `options`, or the refusal. `value` is what
+/// follows it, if anything does; returns whether that is its value.
+Result<bool> take_peer_flag(ServeOptions& options,
+                            std::string_view kind,
+                            std::string_view flag,
+                            std::optional<std::string_view> value) {
+  const PeerFlag* row = find_peer_flag(flag, value);
+  if (row == nullptr || row->verdict == PeerFlag::Verdict::renamed) return unknown_flag(kind, flag);
+  const bool has_value = value && takes_next(*row, *value);
+  const std::string_view own = has_value ? *value : std::string_view();
+  if (row->verdict == PeerFlag::Verdict::refused) return refusal_of(*row, flag, own);
+  options.warnings.push_back(note_of(*row, flag, own));
+  return has_value;
 }
 
 Status set_option(const ServeOption& option,
                   ServeOptions& options,
                   const std::string& value,
                   std::string_view source) {
-  if (option.group == kGroupWithoutEffect)
-    options.warnings.push_back(fmt::format("{} has no effect: {}", option.name(), option.help));
   return option.set(options, value).with_context(source);
 }
 
@@ -117,11 +86,11 @@ Status read_environment(ServeOptions& options) {
 
 Status set_by_name(ServeOptions& options, std::string key, const std::string& value) {
   key = hyphenated("--" + key);
-  KOHO_TRY(refuse_by_name(key));
   const ServeOption* option = find_option(key);
-  if (option == nullptr)
-    return make_error(ErrorCode::invalid_argument, "unknown option '{}'; did you mean '{}'?",
-                      key.substr(2), nearest_flag(key).substr(2));
+  if (option == nullptr) {
+    KOHO_TRY(take_peer_flag(options, "option", key, value));
+    return {};
+  }
   return set_option(*option, options, value, key.substr(2));
 }
 
@@ -180,7 +149,8 @@ struct Argument {
   std::string value;
 };
 
-Result<std::vector<Argument>> split_arguments(const std::vector<std::string>& arguments) {
+Result<std::vector<Argument>> split_arguments(ServeOptions& options,
+                                              const std::vector<std::string>& arguments) {
   std::vector<Argument> found;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
@@ -191,10 +161,16 @@ Result<std::vector<Argument>> split_arguments(const std::vector<std::string>& ar
     const std::size_t equals = argument.find('=');
     const std::string flag = hyphenated(argument.substr(0, equals));
     const ServeOption* option = find_option(flag);
-    KOHO_TRY(refuse_by_name(flag));
-    if (option == nullptr)
-      return make_error(ErrorCode::invalid_argument, "unknown flag {}; did you mean {}?", flag,
-                        nearest_flag(flag));
+    if (option == nullptr) {
+      std::optional<std::string_view> value;
+      if (equals != std::string::npos)
+        value = std::string_view(argument).substr(equals + 1);
+      else if (i + 1 < arguments.size())
+        value = arguments[i + 1];
+      KOHO_TRY_ASSIGN(const bool taken, take_peer_flag(options, "flag", flag, value));
+      if (taken && equals == std::string::npos) ++i;
+      continue;
+    }
     if (equals != std::string::npos) {
       found.push_back({option, argument.substr(equals + 1)});
     } else if (option->takes == Takes::nothing) {
@@ -248,9 +224,27 @@ std::string ServeOption::environment_name() const {
   return made;
 }
 
+Status read_template_defaults(ServeOptions& options, const std::string& text) {
+  KOHO_TRY_ASSIGN(const chat::Json json, chat::parse_json(text));
+  for (std::size_t i = 0; i < json.keys.size(); ++i) {
+    const std::string& key = json.keys[i];
+    const bool value = json.items[i].boolean;
+    if (key == "enable_thinking" || key == "thinking") {
+      options.enable_thinking = value;
+    } else if (key == "clear_thinking") {
+      options.preserve_thinking =
+          value ? api::PreserveThinking::never : api::PreserveThinking::always;
+    } else {
+      return make_error(ErrorCode::invalid_argument,
+                        "expected enable_thinking or clear_thinking, found '{}'", key);
+    }
+  }
+  return {};
+}
+
 Result<ServeOptions> read_serve_options(const std::vector<std::string>& arguments) {
   ServeOptions options;
-  KOHO_TRY_ASSIGN(const std::vector<Argument> given, split_arguments(arguments));
+  KOHO_TRY_ASSIGN(const std::vector<Argument> given, split_arguments(options, arguments));
   KOHO_TRY(read_environment(options));
   const ServeOption* config = find_option("--config");
   for (const Argument& argument : given)
@@ -258,16 +252,20 @@ Result<ServeOptions> read_serve_options(const std::vector<std::string>& argument
   // A list on the command line replaces the list of the config file.
   bool names_replaced = false;
   bool origins_replaced = false;
+  bool hosts_replaced = false;
   for (const Argument& argument : given) {
     if (argument.option->name() == "--served-model-name" && !std::exchange(names_replaced, true))
       options.names.clear();
     if (argument.option->name() == "--allowed-origins" && !std::exchange(origins_replaced, true))
       options.server.allowed_origins.clear();
+    if (argument.option->name() == "--allowed-hosts" && !std::exchange(hosts_replaced, true))
+      options.server.allowed_hosts.clear();
     KOHO_TRY(set_option(*argument.option, options, argument.value, argument.option->name()));
   }
   if (options.model.empty())
     return make_error(ErrorCode::invalid_argument,
                       "the model is missing: give its directory with --model DIR");
+  KOHO_TRY_ASSIGN(options.directory, find_model(options.model, !options.random_weights));
   if (options.server.tls_cert.empty() && !options.server.tls_key.empty())
     return make_error(ErrorCode::invalid_argument, "--tls-key needs --tls-cert");
   KOHO_TRY(carry_over_sizes(options));
@@ -279,21 +277,28 @@ Result<ServeOptions> read_serve_options(const std::vector<std::string>& argument
   return options;
 }
 
-Result<std::vector<std::string>> read_api_keys(const ServeOptions& options, bool again) {
-  std::vector<std::string> keys = options.given_keys;
+Result<std::vector<server::ApiKeySettings>> read_api_keys(const ServeOptions& options, bool again) {
+  std::vector<server::ApiKeySettings> keys(options.given_keys.begin(), options.given_keys.end());
   for (const std::string& path : options.api_key_files) {
     KOHO_TRY_ASSIGN(std::string text, again ? read_file(path, kFileBytesMax)
                                             : read_file_or_pipe(path, kFileBytesMax));
     const std::size_t before = keys.size();
+    if (const std::string_view begin = trimmed(text, " \t\r\n");
+        begin.starts_with('{') || begin.starts_with('[')) {
+      Result<std::vector<server::ApiKeySettings>> found = server::parse_api_keys(text);
+      if (!found.ok()) return Error(found.error()).with_context(path);
+      keys.insert(keys.end(), found->begin(), found->end());
+      text.clear();
+    }
     std::istringstream lines(std::move(text));
     std::string line;
     while (std::getline(lines, line)) {
       const std::string_view key = trimmed(line, " \t\r");
-      if (!key.empty() && key.front() != '#') keys.emplace_back(key);
+      if (!key.empty() && key.front() != '#') keys.emplace_back(std::string(key));
     }
     if (keys.size() == before)
-      return make_error(ErrorCode::invalid_argument, "{} has no API key: expected one per line",
-                        path);
+      return make_error(ErrorCode::invalid_argument,
+                        "{} has no API key: expected one per line, or JSON", path);
   }
   return keys;
 }

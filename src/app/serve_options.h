@@ -20,7 +20,8 @@
 namespace koho::app {
 
 struct ServeOptions {
-  std::string model;
+  std::string model;      // as it was given
+  std::string directory;  // where it is
   std::vector<std::string> names;
   std::string device = "auto";
   RuntimeOptions runtime;  // serve() sets runtime.device.kind from `device`
@@ -40,6 +41,12 @@ struct ServeOptions {
   std::vector<std::string> given_keys;     // from the command line and the environment
   std::vector<std::string> api_key_files;  // SIGHUP reads these again
   server::ServiceManager::Settings service_manager;
+  std::int64_t log_stats_s = 10;
+  // Of requests that do not say it; nothing: generation_config.json.
+  std::optional<double> temperature;
+  std::optional<double> top_p;
+  std::optional<double> min_p;
+  std::optional<std::int64_t> top_k;
   std::optional<std::int64_t> seed;
   std::vector<std::string> warnings;  // about flags without effect; serve logs them
   bool print_config = false;
@@ -66,10 +73,6 @@ struct ServeOption {
   std::string environment_name() const;
 };
 
-/// The group of the options that other engines have and koho accepts without effect.
-inline constexpr std::string_view kGroupWithoutEffect =
-    "Accepted from other engines' guides, without effect";
-
 const std::vector<ServeOption>& serve_option_table();
 
 /// Reads the environment, then the config file, then `arguments` (those after `koho serve`); a
@@ -80,11 +83,14 @@ Result<ServeOptions> read_serve_options(const std::vector<std::string>& argument
 /// All API keys: those given directly and those of the files as they are now. `again`: only regular
 /// files are accepted, as a pipe cannot be read twice. Errors: not_found, io_error (a file);
 /// invalid_argument (a file without a key).
-Result<std::vector<std::string>> read_api_keys(const ServeOptions& options, bool again);
+Result<std::vector<server::ApiKeySettings>> read_api_keys(const ServeOptions& options, bool again);
 
-/// The table as help text, and as the Markdown table of docs/server.md.
+/// Sets the defaults of enable_thinking and clear_thinking from a JSON object. Errors:
+/// invalid_argument.
+Status read_template_defaults(ServeOptions& options, const std::string& text);
+
+/// The table as help text.
 std::string serve_help();
-std::string serve_options_markdown();
 /// The options in effect, one "name: value" per line: a config file that sets the same.
 std::string print_serve_config(const ServeOptions& options);
 

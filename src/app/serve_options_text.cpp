@@ -15,7 +15,7 @@ std::string serve_help() {
       "Each flag --some-name is also an environment variable (KOHO_SOME_NAME) and a line of the "
       "config file\n(some-name: value). A flag overrides the file, the file overrides the "
       "environment.\n"
-      "koho runs on the CPU, where ranks are groups of threads, or on one GPU.\n";
+      "koho runs on the CPU or on NVIDIA GPUs of one host, a rank on each.\n";
   const ServeOptions defaults;
   std::string_view group;
   for (const ServeOption& option : serve_option_table()) {
@@ -31,26 +31,16 @@ std::string serve_help() {
                              : fmt::format("  {}\n  {:<38}{}\n", flags, "", help);
   }
   out +=
-      "\nExit codes: 0 stopped by SIGTERM or SIGINT, 2 wrong usage, 3 model files, 4 device, 6 the "
-      "engine failed\nwhile serving, 1 any other error.\n"
+      "\nOther engines' flags: koho help flags.\n"
+      "Exit codes: 0 stopped by SIGTERM or SIGINT; those of all commands: 2 wrong usage, 3 nothing "
+      "there, 4 a broken\nfile, 5 unsupported, 6 too little memory, 10 the operating system, 11 "
+      "the "
+      "device, also while serving.\n"
       "\nExamples:\n"
       "  koho serve models/tiny --port 8000\n"
       "  curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
-      "    -d '{\"model\":\"tiny\",\"messages\":[{\"role\":\"user\",\"content\":\"What is 2 + "
+      "    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"What is 2 + "
       "3?\"}]}'\n";
-  return out;
-}
-
-std::string serve_options_markdown() {
-  std::string out = "| flag | default | |\n|---|---|---|\n";
-  const ServeOptions defaults;
-  for (const ServeOption& option : serve_option_table()) {
-    std::string flags(option.flags);
-    for (std::size_t at = 0; (at = flags.find(',', at)) != std::string::npos; at += 4)
-      flags.replace(at, 1, "`, `");
-    const std::string shown = option.shown != nullptr ? option.shown(defaults) : "";
-    out += fmt::format("| `{}` | {} | {} |\n", flags, shown, option.help);
-  }
   return out;
 }
 

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "app/command.h"
+#include "app/model_directory.h"
 #include "base/json.h"
 #include "base/json_writer.h"
 #include "chat/json.h"
@@ -89,10 +90,7 @@ Result<std::string> tokenize_line(const Tokenizer& tokenizer,
 }
 
 Status run_tokenize(const TokenizeOptions& options) {
-  const std::filesystem::path directory = options.model;
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(directory, ignored))
-    return make_error(ErrorCode::not_found, "--model {}: no such directory", options.model);
+  KOHO_TRY_ASSIGN(const std::filesystem::path directory, find_model(options.model, false));
   KOHO_TRY_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(directory / "tokenizer.json"));
   std::ios::sync_with_stdio(false);
   std::string line;
@@ -112,7 +110,7 @@ Status run_tokenize(const TokenizeOptions& options) {
 
 Runner add_tokenize(CommandLine& command) {
   const auto options = std::make_shared<TokenizeOptions>();
-  command.add_option("--model", options->model, "Directory with a tokenizer.json")
+  command.add_option("-m,--model,MODEL", options->model, "Directory with a tokenizer.json")
       ->type_name("DIR")
       ->required();
   command.add_flag("--jsonl", options->jsonl, "Read and write one JSON value per line (required)")

@@ -17,7 +17,7 @@ constexpr std::array<ErrorCodeInfo, 11> kErrorCodes{{
     {ErrorCode::resource_exhausted, "resource_exhausted", 429, -5, 6},
     {ErrorCode::unavailable, "unavailable", 503, -6, 7},
     {ErrorCode::cancelled, "cancelled", 499, -7, 8},
-    {ErrorCode::deadline_exceeded, "deadline_exceeded", 503, -8, 9},
+    {ErrorCode::deadline_exceeded, "deadline_exceeded", 408, -8, 9},
     {ErrorCode::io_error, "io_error", 500, -9, 10},
     {ErrorCode::device_error, "device_error", 500, -10, 11},
     {ErrorCode::internal, "internal", 500, -11, 70},

@@ -5,14 +5,13 @@
 namespace koho {
 
 void LoadProgress::expect(std::int64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  if (bytes_total_ == 0) started_us_ = clock_.now_us();
-  bytes_total_ += bytes;
+  std::int64_t never = 0;
+  counters_.started_us.compare_exchange_strong(never, clock_.now_us());
+  counters_.bytes_total += bytes;
 }
 
 void LoadProgress::arrived(std::int64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  bytes_done_ += bytes;
+  counters_.bytes_done += bytes;
 }
 
 double LoadProgress::Now::fraction() const {
@@ -21,12 +20,11 @@ double LoadProgress::Now::fraction() const {
 }
 
 LoadProgress::Now LoadProgress::now() const {
-  const std::lock_guard lock(mutex_);
-  Now now{.bytes_total = bytes_total_, .bytes_done = bytes_done_, .left_s = -1.0};
-  const double elapsed_s = static_cast<double>(clock_.now_us() - started_us_) / 1e6;
-  if (bytes_done_ == 0 || elapsed_s <= 0.0) return now;
-  now.gb_per_s = static_cast<double>(bytes_done_) / 1e9 / elapsed_s;
-  now.left_s = static_cast<double>(bytes_total_ - bytes_done_) / 1e9 / now.gb_per_s;
+  Now now{.bytes_total = counters_.bytes_total, .bytes_done = counters_.bytes_done, .left_s = -1.0};
+  const double elapsed_s = static_cast<double>(clock_.now_us() - counters_.started_us) / 1e6;
+  if (now.bytes_done == 0 || elapsed_s <= 0.0) return now;
+  now.gb_per_s = static_cast<double>(now.bytes_done) / 1e9 / elapsed_s;
+  now.left_s = static_cast<double>(now.bytes_total - now.bytes_done) / 1e9 / now.gb_per_s;
   return now;
 }
 

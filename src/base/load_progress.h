@@ -3,8 +3,8 @@
 // server's readiness answer reads it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
-#include <mutex>
 
 #include "base/clock.h"
 
@@ -13,8 +13,20 @@ namespace koho {
 /// Threads: any.
 class LoadProgress {
  public:
-  /// `clock` outlives it.
-  explicit LoadProgress(const Clock& clock) : clock_(clock) {}
+  /// Without addresses and locks: they may lie in memory that processes share.
+  struct Counters {
+    std::atomic<std::int64_t> bytes_total{0};
+    std::atomic<std::int64_t> bytes_done{0};
+    std::atomic<std::int64_t> started_us{0};  // of `clock`; 0: not yet
+  };
+  static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+
+  /// Counts for itself. `clock` outlives it.
+  explicit LoadProgress(const Clock& clock) : LoadProgress(clock, own_) {}
+  /// Counts in `counters`, which others of the same clock may count in, too.
+  LoadProgress(const Clock& clock, Counters& counters) : clock_(clock), counters_(counters) {}
+  LoadProgress(const LoadProgress&) = delete;
+  LoadProgress& operator=(const LoadProgress&) = delete;
 
   /// So many bytes more are to be moved. The first call starts the time.
   void expect(std::int64_t bytes);
@@ -31,10 +43,8 @@ class LoadProgress {
 
  private:
   const Clock& clock_;
-  mutable std::mutex mutex_;
-  std::int64_t bytes_total_ = 0;
-  std::int64_t bytes_done_ = 0;
-  std::int64_t started_us_ = 0;
+  Counters own_;
+  Counters& counters_;
 };
 
 }  // namespace koho

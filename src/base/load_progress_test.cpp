@@ -32,5 +32,16 @@ TEST(LoadProgress, TellsRateAndTimeLeft) {
   EXPECT_DOUBLE_EQ(now.fraction(), 0.25);
 }
 
+TEST(LoadProgress, RanksCountTogetherInSharedCounters) {
+  HandClock clock;
+  LoadProgress::Counters counters;
+  LoadProgress first(clock, counters), second(clock, counters);
+  first.expect(3);
+  second.expect(5);
+  second.arrived(4);
+  EXPECT_EQ(first.now().bytes_total, 8);
+  EXPECT_EQ(first.now().bytes_done, 4);
+}
+
 }  // namespace
 }  // namespace koho

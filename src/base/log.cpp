@@ -9,6 +9,7 @@
 #include <spdlog/spdlog.h>
 
 #include "base/json_writer.h"
+#include "base/log_settings.h"
 
 namespace koho::log {
 namespace {
@@ -27,18 +28,29 @@ spdlog::level::level_enum spdlog_level(Level level) {
   return spdlog::level::err;
 }
 
-/// The state of logging: one logger to standard error, and whether it writes JSON.
+/// The state of logging: one logger to standard error, and how it writes.
 struct Sink {
   std::shared_ptr<spdlog::logger> logger;
+  Level lowest = Level::info;
+  Format format = Format::automatic;
+  std::int64_t rank = -1;  // none
   bool json = false;
 
-  Sink() : logger(spdlog::stderr_color_mt("koho")) { apply(Level::info, Format::automatic); }
+  Sink() : logger(spdlog::stderr_color_mt("koho")) { apply(); }
 
-  void apply(Level lowest, Format format) {
+  void apply() {
     json = format == Format::json || (format == Format::automatic && isatty(STDERR_FILENO) == 0);
     logger->set_level(spdlog_level(lowest));
-    logger->set_pattern(json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":%v})"
-                             : "%^%H:%M:%S.%e %-7l%$ %v");
+    const std::string number = std::to_string(rank);
+    std::string json_rank;
+    std::string text_rank;
+    if (rank >= 0) {
+      json_rank = R"("rank":)" + number + ',';
+      text_rank = "rank " + number + ": ";
+    }
+    logger->set_pattern(json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",)" + json_rank +
+                                   R"("message":%v})"
+                             : "%^%H:%M:%S.%e %-7l%$ " + text_rank + "%v");
     logger->flush_on(spdlog::level::warn);
   }
 };
@@ -56,7 +68,22 @@ std::string quoted(std::string_view text) {
 }
 
 void configure(Level lowest, Format format) {
-  sink().apply(lowest, format);
+  sink().lowest = lowest;
+  sink().format = format;
+  sink().apply();
+}
+
+Level lowest() {
+  return sink().lowest;
+}
+
+Format format() {
+  return sink().format;
+}
+
+void set_rank(std::int64_t rank) {
+  sink().rank = rank;
+  sink().apply();
 }
 
 void write(Level level, std::string_view message) {

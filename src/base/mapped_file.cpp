@@ -16,22 +16,10 @@
 #include <unistd.h>
 #include <utility>
 
+#include "base/descriptor.h"
+
 namespace koho {
 namespace {
-
-/// An open descriptor that closes itself.
-struct Descriptor {
-  int value = -1;
-  Descriptor() = default;
-  explicit Descriptor(int descriptor) : value(descriptor) {}
-  Descriptor(Descriptor&& other) noexcept : value(std::exchange(other.value, -1)) {}
-  Descriptor& operator=(Descriptor&&) = delete;
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (value >= 0) ::close(value);
-  }
-};
 
 struct OpenFile {
   Descriptor descriptor;
@@ -41,14 +29,14 @@ struct OpenFile {
 Result<OpenFile> open_regular(const std::filesystem::path& path) {
   // O_NONBLOCK: opening a FIFO must answer, not wait for a writer.
   Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (descriptor.value < 0) {
+  if (!descriptor.is_open()) {
     const int reason = errno;
     return make_error(
         reason == ENOENT || reason == ENOTDIR ? ErrorCode::not_found : ErrorCode::io_error,
         "cannot open {}: {}", path.string(), std::strerror(reason));
   }
   struct stat info {};
-  if (::fstat(descriptor.value, &info) != 0)
+  if (::fstat(descriptor.get(), &info) != 0)
     return make_error(ErrorCode::io_error, "cannot stat {}: {}", path.string(),
                       std::strerror(errno));
   if (!S_ISREG(info.st_mode))
@@ -63,7 +51,7 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   // Made before the mapping, which it then owns: copying the path may fail.
   MappedFile mapped(path);
   if (file.size == 0) return mapped;
-  void* data = ::mmap(nullptr, file.size, PROT_READ, MAP_SHARED, file.descriptor.value, 0);
+  void* data = ::mmap(nullptr, file.size, PROT_READ, MAP_SHARED, file.descriptor.get(), 0);
   if (data == MAP_FAILED)
     return make_error(ErrorCode::io_error, "cannot map {} ({} bytes): {}", path.string(), file.size,
                       std::strerror(errno));
@@ -96,7 +84,7 @@ Result<std::string> read_file(const std::filesystem::path& path, std::size_t byt
   std::string text(file.size, '\0');
   std::size_t done = 0;
   while (done < text.size()) {
-    const ssize_t got = ::read(file.descriptor.value, text.data() + done, text.size() - done);
+    const ssize_t got = ::read(file.descriptor.get(), text.data() + done, text.size() - done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
       return make_error(ErrorCode::io_error, "cannot read {}: {}", path.string(),

@@ -36,8 +36,10 @@ Result<Struct> current_version(const char* name,
 
 Result<EngineOptions> current_version(const EngineOptions* given) {
   constexpr std::size_t kVersion1 = offsetof(EngineOptions, deterministic);
-  static_assert(kVersion1 == 56 && sizeof(EngineOptions) == 60);
-  return current_version("EngineOptions", given, {kVersion1});
+  constexpr std::size_t kVersion2 = 60;  // without the padding before `devices`
+  static_assert(kVersion1 == 56 && offsetof(EngineOptions, executor) == kVersion2 &&
+                sizeof(EngineOptions) == 88);
+  return current_version("EngineOptions", given, {kVersion1, kVersion2});
 }
 
 Result<SamplingParams> current_version(const SamplingParams* given) {
@@ -132,6 +134,26 @@ Status apply(const SamplingParams& params, Request& request) {
   return {};
 }
 
+Status set_devices(const EngineOptions& options, DeviceOptions& device) {
+  KOHO_TRY(check_not_negative("num_devices", options.num_devices));
+  if (options.num_devices == 0) {
+    // One GPU for all ranks; several GPUs are as many ranks.
+    if (options.num_gpus == 1 && options.num_ranks > 1) device.devices = {0};
+    if (options.num_gpus > 1 && options.num_ranks != 0 && options.num_ranks != options.num_gpus)
+      return make_error(ErrorCode::invalid_argument,
+                        "{} ranks on {} GPUs: say in devices which rank is where",
+                        options.num_ranks, options.num_gpus);
+    return {};
+  }
+  if (options.devices == nullptr)
+    return make_error(ErrorCode::invalid_argument, "devices is NULL, its number {}",
+                      options.num_devices);
+  if (options.num_gpus == 0)
+    return make_error(ErrorCode::invalid_argument, "devices are GPUs: num_gpus is 0");
+  device.devices.assign(options.devices, options.devices + options.num_devices);
+  return {};
+}
+
 }  // namespace
 
 Result<RuntimeOptions> runtime_options(const EngineOptions* given) {
@@ -143,16 +165,18 @@ Result<RuntimeOptions> runtime_options(const EngineOptions* given) {
   KOHO_TRY(check_not_negative("num_ranks", options.num_ranks));
   KOHO_TRY(check_not_negative("num_threads", options.num_threads));
   KOHO_TRY(check_not_negative("max_queue", options.max_queue));
-  if (options.num_gpus > 0) {
-    runtime.device.kind = DeviceKind::cuda;
-    runtime.ranks = options.num_gpus;
-    if (options.num_ranks != 0 && options.num_ranks != options.num_gpus)
-      return make_error(ErrorCode::invalid_argument,
-                        "num_ranks ({}) is for the CPU; {} GPUs are as many ranks",
-                        options.num_ranks, options.num_gpus);
-  } else if (options.num_ranks > 0) {
-    runtime.ranks = options.num_ranks;
-  }
+  if (options.num_gpus > 0) runtime.device.kind = DeviceKind::cuda;
+  runtime.ranks = std::max({options.num_ranks, options.num_ranks == 0 ? options.num_gpus : 0, 1});
+  KOHO_TRY(set_devices(options, runtime.device));
+  if (options.executor < KOHO_EXECUTOR_AUTO || options.executor > KOHO_EXECUTOR_THREAD)
+    return make_error(ErrorCode::invalid_argument, "executor must be a KohoExecutor, found {}",
+                      options.executor);
+  runtime.executor = options.executor == KOHO_EXECUTOR_PROCESS  ? ExecutorKind::process
+                     : options.executor == KOHO_EXECUTOR_THREAD ? ExecutorKind::thread
+                                                                : ExecutorKind::automatic;
+  if (options.worker != nullptr) runtime.worker = options.worker;
+  KOHO_TRY(check_not_negative("step_deadline_ms", options.step_deadline_ms));
+  runtime.step_deadline_ms = options.step_deadline_ms;
   runtime.device.threads = options.num_threads;
   if (options.slice_experts != 0) runtime.experts = ExpertLayout::tensor_parallel;
   if (options.dp_attention != 0) runtime.attention = AttentionLayout::data_parallel;

@@ -41,12 +41,50 @@ TEST(Parameters, OptionsOfVersion1AreReadToTheirEnd) {
   EXPECT_FALSE(made->device.deterministic);
 }
 
+TEST(Parameters, SayWhereTheRanksRun) {
+  EngineOptions options{};
+  options.struct_size = sizeof(options);
+  EXPECT_EQ(runtime_options(&options)->executor, ExecutorKind::automatic);
+  options.executor = KOHO_EXECUTOR_PROCESS;
+  options.worker = "/opt/koho";
+  options.num_ranks = 4;
+  options.step_deadline_ms = 5000;
+  const Result<RuntimeOptions> on_cpu = runtime_options(&options);
+  ASSERT_TRUE(on_cpu.ok());
+  EXPECT_EQ(on_cpu->executor, ExecutorKind::process);
+  EXPECT_EQ(on_cpu->worker, "/opt/koho");
+  EXPECT_EQ(on_cpu->ranks, 4);
+  EXPECT_EQ(on_cpu->step_deadline_ms, 5000);
+  options.executor = 3;
+  EXPECT_EQ(runtime_options(&options).error().code, ErrorCode::invalid_argument);
+}
+
+TEST(Parameters, GpusAreRanksUnlessDevicesSayOtherwise) {
+  EngineOptions options{};
+  options.struct_size = sizeof(options);
+  options.num_gpus = 4;
+  EXPECT_EQ(runtime_options(&options)->ranks, 4);
+  EXPECT_TRUE(runtime_options(&options)->device.devices.empty());
+  options.num_ranks = 8;
+  EXPECT_EQ(runtime_options(&options).error().code, ErrorCode::invalid_argument);
+  const std::vector<std::int32_t> devices{0, 0, 1, 1, 2, 2, 3, 3};
+  options.devices = devices.data();
+  options.num_devices = 8;
+  EXPECT_EQ(runtime_options(&options)->ranks, 8);
+  EXPECT_EQ(runtime_options(&options)->device.devices, devices);
+  options.devices = nullptr;
+  EXPECT_EQ(runtime_options(&options).error().code, ErrorCode::invalid_argument);
+  options.num_devices = 0;
+  options.num_gpus = 1;
+  EXPECT_EQ(runtime_options(&options)->device.devices, std::vector<int>{0});
+}
+
 TEST(Parameters, SizesOfNoVersionAreRefused) {
   EngineOptions options{};
   for (std::uint32_t size = 0; size < 128; ++size) {
     options.struct_size = size;
     const Result<RuntimeOptions> made = runtime_options(&options);
-    EXPECT_EQ(made.ok(), size == 56 || size == 60) << size;
+    EXPECT_EQ(made.ok(), size == 56 || size == 60 || size == 88) << size;
     if (!made.ok()) {
       EXPECT_EQ(made.error().code, ErrorCode::unsupported);
     }

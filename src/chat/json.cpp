@@ -4,8 +4,11 @@
 #include "chat/json.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <optional>
 #include <system_error>
 #include <unordered_set>
@@ -50,53 +53,69 @@ bool has_lone_surrogate(std::string_view token) {
 
 class TreeBuilder final : public json::Events {
  public:
-  explicit TreeBuilder(std::size_t depth_max) : depth_max_(depth_max) {}
+  explicit TreeBuilder(const JsonShape& shape) : shape_(shape) {}
 
   Status null() override { return add(Json{}); }
   Status boolean(bool value) override {
+    if (skips_) return add({});
     Json node;
     node.kind = Json::Kind::boolean;
     node.boolean = value;
     return add(std::move(node));
   }
-  Status integer(std::int64_t value) override { return add_number(fmt::format("{}", value)); }
+  Status integer(std::int64_t value) override {
+    if (skips_) return add({});
+    if (packs_ && pack(value)) return {};
+    return add_number(fmt::format("{}", value));
+  }
   Status large_integer(std::string_view digits) override {
+    if (skips_) return add({});
     if (digits.size() > kJsonDigitsMax)
       return fail(
           fmt::format("an integer of {} digits; the limit is {}", digits.size(), kJsonDigitsMax));
     return add_number(std::string(digits));
   }
-  Status real(double value) override { return add_number(python_float(value)); }
+  Status real(double value) override { return skips_ ? add({}) : add_number(python_float(value)); }
   Status string(std::string value) override {
+    if (skips_) return add({});
     Json node;
     node.kind = Json::Kind::string;
     node.text = std::move(value);
     return add(std::move(node));
   }
   Status begin_object() override {
+    if (skips_) return open({});
     seen_keys_.emplace_back();
     return open(Json::object());
   }
   Status key(std::string name) override {
+    if (skips_) return {};
     Json& object = *open_.back();
     if (object.keys.size() >= kJsonKeysMax)
       return fail(fmt::format("an object has more than {} keys", kJsonKeysMax));
     if (!seen_keys_.back().insert(name).second)
       return fail(fmt::format("duplicate key \"{}\" in an object", shown(name)));
+    if (open_.size() == 1) {
+      skips_ = shape_.needs && !shape_.needs(name);
+      packs_ = shape_.packs && shape_.packs(name);
+    }
     object.keys.push_back(std::move(name));
     return {};
   }
   Status end_object() override {
+    if (skips_) return close_skipped();
     seen_keys_.pop_back();
     open_.pop_back();
     return {};
   }
   Status begin_array() override {
+    if (skips_) return open({});
     Json array;
     array.kind = Json::Kind::array;
     return open(std::move(array));
   }
   Status end_array() override {
+    if (skips_) return close_skipped();
     open_.pop_back();
     return {};
   }
@@ -126,6 +145,8 @@ class TreeBuilder final : public json::Events {
       const bool innermost = container == open_.back();
       if (container->is_array()) {
         out += fmt::format("[{}]", container->items.size() - (innermost ? 0 : 1));
+      } else if (container->kind == Json::Kind::token_ids) {
+        out += fmt::format("[{}]", container->num_ids());
       } else if (!innermost || container->keys.size() > container->items.size()) {
         out += fmt::format("{}{}", out.empty() ? "" : ".", shown(container->keys.back()));
       }
@@ -142,25 +163,76 @@ class TreeBuilder final : public json::Events {
     return add(std::move(node));
   }
   Status add(Json node) {
-    place(std::move(node));
-    return {};
+    if (skips_ && skipped_depth_ > 0) return {};
+    skips_ = false;  // a skipped member is null, and over
+    return place(std::move(node)) == nullptr ? too_many() : Status();
   }
+  /// Null: the tree has as many values as it may.
   Json* place(Json node) {
+    if (++values_ > shape_.values_max) return nullptr;
     if (open_.empty()) {
       root = std::move(node);
       return &root;
     }
+    if (open_.back()->kind == Json::Kind::token_ids && !unpack(*open_.back())) return nullptr;
     // Only the innermost open container grows, so the pointers in open_ stay valid.
     return &open_.back()->items.emplace_back(std::move(node));
   }
   Status open(Json node) {
-    if (open_.size() >= depth_max_)
-      return fail(fmt::format("nested deeper than the limit of {}", depth_max_));
+    if (open_.size() + skipped_depth_ >= shape_.depth_max)
+      return fail(fmt::format("nested deeper than the limit of {}", shape_.depth_max));
+    if (skips_) {
+      ++skipped_depth_;
+      return {};
+    }
     open_.push_back(place(std::move(node)));
-    return {};
+    return open_.back() == nullptr ? too_many() : Status();
+  }
+  Status close_skipped() { return --skipped_depth_ == 0 ? add({}) : Status(); }
+  Error too_many() const {
+    Error error = make_error(ErrorCode::invalid_argument,
+                             "more than {} values (texts, numbers, arrays, objects), which is the "
+                             "limit",
+                             shape_.values_max);
+    error.reason = ErrorReason::too_long;
+    return error;
+  }
+  /// Appends `value` to the innermost array if that can be packed: it is the member itself or an
+  /// array in it, and holds nothing but integers from 0.
+  bool pack(std::int64_t value) {
+    Json& array = *open_.back();
+    const bool packed = array.kind == Json::Kind::token_ids;
+    if (!(packed || (array.is_array() && array.items.empty()))) return false;
+    if (open_.size() < 2 || open_.size() > 3 || value < 0 ||
+        value > std::numeric_limits<std::int32_t>::max())
+      return false;
+    array.kind = Json::Kind::token_ids;
+    const auto id = static_cast<std::int32_t>(value);
+    std::array<char, sizeof id> bytes{};
+    std::memcpy(bytes.data(), &id, sizeof id);
+    array.text.append(bytes.data(), bytes.size());
+    return true;
+  }
+  /// Makes nodes of token_ids, behind which something else comes. False: too many values.
+  bool unpack(Json& array) {
+    if ((values_ += array.num_ids()) > shape_.values_max) return false;
+    for (std::size_t i = 0; i < array.num_ids(); ++i) {
+      Json number;
+      number.kind = Json::Kind::number;
+      number.text = fmt::format("{}", array.id_at(i));
+      array.items.push_back(std::move(number));
+    }
+    array.text.clear();
+    array.text.shrink_to_fit();
+    array.kind = Json::Kind::array;
+    return true;
   }
 
-  std::size_t depth_max_;
+  const JsonShape& shape_;
+  std::size_t values_ = 0;
+  bool skips_ = false;             // the value of a member that nobody needs is read …
+  std::size_t skipped_depth_ = 0;  // … so deep below that member
+  bool packs_ = false;             // arrays of integers become token_ids
   std::vector<Json*> open_;
   std::vector<std::unordered_set<std::string>> seen_keys_;  // one set per open object
 };
@@ -178,6 +250,11 @@ void append_value(std::string& out, const Json& value) {  // depth is at most kJ
       return;
     case Json::Kind::string:
       append_json_string(out, value.text);
+      return;
+    case Json::Kind::token_ids:
+      for (std::size_t i = 0; i < value.num_ids(); ++i)
+        out += fmt::format("{}{}", i == 0 ? "[" : ", ", value.id_at(i));
+      out += ']';
       return;
     case Json::Kind::array:
     case Json::Kind::object:
@@ -217,6 +294,12 @@ Json Json::object() {
   Json node;
   node.kind = Kind::object;
   return node;
+}
+
+std::int32_t Json::id_at(std::size_t index) const {
+  std::int32_t id = 0;
+  std::memcpy(&id, text.data() + index * sizeof id, sizeof id);
+  return id;
 }
 
 bool Json::is_integer() const {
@@ -263,6 +346,7 @@ std::string_view kind_name(Json::Kind kind) {
     case Json::Kind::string:
       return "a string";
     case Json::Kind::array:
+    case Json::Kind::token_ids:
       return "an array";
     case Json::Kind::object:
       return "an object";
@@ -276,10 +360,20 @@ Error wrong_kind(std::string_view field, std::string_view expected, const Json* 
 }
 
 Result<Json> parse_json(std::string_view text, std::size_t depth_max) {
+  return parse_json(text, {.depth_max = depth_max});
+}
+
+std::size_t count_values(const Json& value) {  // depth is at most kJsonDepthMax
+  std::size_t count = 1;
+  for (const Json& item : value.items) count += count_values(item);
+  return count;
+}
+
+Result<Json> parse_json(std::string_view text, const JsonShape& shape) {
   // The parser treats a zero byte as the end of input and would ignore the rest.
   if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos)
     return make_error(ErrorCode::invalid_argument, "not valid JSON: a zero byte at byte {}", zero);
-  TreeBuilder builder(depth_max);
+  TreeBuilder builder(shape);
   KOHO_TRY(json::parse_bounded_text(text, builder));
   return std::move(builder.root);
 }

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,11 +19,12 @@ namespace koho::chat {
 
 /// A JSON value with everything below it.
 struct Json {
-  enum class Kind : std::uint8_t { null, boolean, number, string, array, object };
+  /// token_ids: an array of integers from 0, packed (JsonShape::packs); the others are JSON's.
+  enum class Kind : std::uint8_t { null, boolean, number, string, array, object, token_ids };
 
   Kind kind = Kind::null;
   bool boolean = false;
-  std::string text;               // string: its value; number: as Python prints it
+  std::string text;               // string: its value; number: as Python prints it; token_ids: they
   std::vector<std::string> keys;  // object: keys[i] names items[i], in the order received
   std::vector<Json> items;        // array: its items; object: its values
 
@@ -36,6 +38,9 @@ struct Json {
   bool is_number() const { return kind == Kind::number; }
   /// Whether this is a number that Python reads as an int: without a point and an exponent.
   bool is_integer() const;
+  /// The number of token_ids, and the one at `index`.
+  std::size_t num_ids() const { return text.size() / sizeof(std::int32_t); }
+  std::int32_t id_at(std::size_t index) const;
   /// The value of an integer; nullopt if this is not an integer, or beyond 64 bits.
   std::optional<std::int64_t> as_integer() const;
   /// The nearest double of a number; nullopt if this is not a number, or beyond double's range.
@@ -62,11 +67,26 @@ inline constexpr std::size_t kJsonDepthMax = 64;
 inline constexpr std::size_t kJsonKeysMax = 1024;    // in one object
 inline constexpr std::size_t kJsonDigitsMax = 4300;  // of an integer; Python has the same limit
 
+/// What parse_json() makes of a text: bounds for one that a client sends.
+struct JsonShape {
+  std::size_t depth_max = kJsonDepthMax;
+  std::size_t values_max = ~std::size_t{0};  // of the tree; a skipped or packed value is none
+  /// Whether a member of the root is needed. The value of any other is read, and null in the tree.
+  std::function<bool(std::string_view name)> needs{};
+  /// Whether arrays of integers in that member of the root, or in an array there, become token_ids.
+  std::function<bool(std::string_view name)> packs{};
+};
+
 /// Parses exactly one JSON value. Stores each number as Python prints it: an integer digit for
 /// digit, any other number as repr(float) ("1.0", "1e-05", "1e+16"). Errors: invalid_argument with
 /// the place and the reason, never with the text itself, which may be private. For a lone surrogate
-/// the message starts with its field, which Error::field holds too.
+/// the message starts with its field, which Error::field holds too. Reason too_long: more than
+/// values_max values. Memory: the tree takes up to 300 bytes a value, while it grows.
+Result<Json> parse_json(std::string_view text, const JsonShape& shape);
 Result<Json> parse_json(std::string_view text, std::size_t depth_max = kJsonDepthMax);
+
+/// The number of values below `value`, itself included.
+std::size_t count_values(const Json& value);
 
 /// json.dumps(value, ensure_ascii=False): separators ", " and ": ", keys in their order.
 std::string dump_json(const Json& value);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "chat/message.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <utility>
@@ -23,6 +24,7 @@ bool is_false(const Json* value) {
     case Json::Kind::string:
       return value->text.empty();
     case Json::Kind::array:
+    case Json::Kind::token_ids:
     case Json::Kind::object:
       return value->items.empty();
     case Json::Kind::number:
@@ -39,8 +41,15 @@ Result<std::optional<bool>> read_flag(const Json& request, std::string_view name
   return std::optional<bool>{flag->boolean};
 }
 
-/// Parses an object whose text may break off anywhere, by closing what is open.
-std::optional<Json> read_cut_object(std::string_view text) {
+/// Parses an object whose text may break off anywhere, by closing what is open. Errors: too_long.
+Result<std::optional<Json>> read_cut_object(std::string_view text, std::size_t values_max) {
+  // As a rule the text is whole, and needs no copy.
+  if (Result<Json> whole = parse_json(text, {.values_max = values_max});
+      whole.ok() && whole->is_object()) {
+    return std::optional<Json>(std::move(*whole));
+  } else if (!whole.ok() && whole.error().reason == ErrorReason::too_long) {
+    return std::move(whole).error();
+  }
   std::string closing;
   bool quoted = false;
   std::size_t escape = text.size();  // where the last escape starts
@@ -49,10 +58,12 @@ std::optional<Json> read_cut_object(std::string_view text) {
     if (c == '"') quoted = !quoted;
     if (quoted && c == '\\') escape = i++;
     if (quoted) continue;
-    if (c == '{') closing.insert(0, 1, '}');
-    if (c == '[') closing.insert(0, 1, ']');
-    if ((c == '}' || c == ']') && !closing.empty()) closing.erase(0, 1);
+    if (c == '{') closing += '}';
+    if (c == '[') closing += ']';
+    if ((c == '}' || c == ']') && !closing.empty()) closing.pop_back();
+    if (closing.size() > kJsonDepthMax) return std::optional<Json>();
   }
+  std::reverse(closing.begin(), closing.end());
   std::string cut(text);
   if (quoted) {
     // Drop an incomplete escape: \, \u1, \u12, \u123.
@@ -60,21 +71,32 @@ std::optional<Json> read_cut_object(std::string_view text) {
     cut += '"';
   }
   for (const char* missing : {"", "null", ":null"})
-    if (Result<Json> parsed = parse_json(cut + missing + closing);
-        parsed.ok() && parsed->is_object())
-      return std::move(*parsed);
-  return {};
+    if (Result<Json> parsed = parse_json(cut + missing + closing, {.values_max = values_max});
+        parsed.ok() && parsed->is_object()) {
+      return std::optional<Json>(std::move(*parsed));
+    } else if (!parsed.ok() && parsed.error().reason == ErrorReason::too_long) {
+      return std::move(parsed).error();
+    }
+  return std::optional<Json>();
 }
 
-Result<Json> arguments_of(const Json* arguments, const std::string& field) {
+Result<Json> arguments_of(const Json* arguments,
+                          const std::string& field,
+                          std::size_t& values_left) {
   if (arguments == nullptr || arguments->is_null()) return Json::object();
   if (arguments->is_object()) return *arguments;
   if (!arguments->is_string()) return wrong_kind(field, "an object or a string of JSON", arguments);
-  return read_arguments(arguments->text);
+  Result<Json> read = read_arguments(arguments->text, values_left);
+  if (read.ok()) return read;
+  Error error = std::move(read).error().with_context(field);
+  error.field = field;
+  return error;
 }
 
 /// `call` is {"function": {"name", "arguments"}} or {"name", "arguments"} itself.
-Result<ToolCall> read_tool_call(const Json& call, const std::string& field) {
+Result<ToolCall> read_tool_call(const Json& call,
+                                const std::string& field,
+                                std::size_t& values_left) {
   if (!call.is_object()) return wrong_kind(field, "an object", &call);
   const Json* function = call.find("function");
   const bool wrapped = !is_false(function);
@@ -86,18 +108,24 @@ Result<ToolCall> read_tool_call(const Json& call, const std::string& field) {
   const Json* name = body.find("name");
   if (name == nullptr || !name->is_string()) return wrong_kind(prefix + ".name", "a string", name);
   result.name = name->text;
-  KOHO_TRY_ASSIGN(result.arguments, arguments_of(body.find("arguments"), prefix + ".arguments"));
+  KOHO_TRY_ASSIGN(result.arguments,
+                  arguments_of(body.find("arguments"), prefix + ".arguments", values_left));
   if (const Json* id = call.find("id"); id != nullptr && id->is_string()) result.id = id->text;
   return result;
 }
 
-Result<Message> read_message(const Json& json, const std::string& field) {
+Result<Message> read_message(const Json& json, const std::string& field, std::size_t& values_left) {
   if (!json.is_object()) return wrong_kind(field, "an object", &json);
   Message message;
   const Json* role = json.find("role");
   if (role == nullptr || !role->is_string()) return wrong_kind(field + ".role", "a string", role);
   message.role = role->text;
   if (const Json* content = json.find("content")) message.content = *content;
+  // A refused answer has its text in `refusal`, as OpenAI's servers write it.
+  if (const Json* refusal = json.given("refusal"); refusal != nullptr && refusal->is_string() &&
+                                                   json.given("content") == nullptr &&
+                                                   message.role == "assistant")
+    message.content = *refusal;
   if (const Json* text = json.find("reasoning_content"); text != nullptr && text->is_string())
     message.reasoning_content = text->text;
   if (const Json* text = json.find("reasoning"); text != nullptr && text->is_string())
@@ -108,8 +136,9 @@ Result<Message> read_message(const Json& json, const std::string& field) {
   if (is_false(calls)) return message;
   if (!calls->is_array()) return wrong_kind(field + ".tool_calls", "an array", calls);
   for (std::size_t i = 0; i < calls->items.size(); ++i) {
-    KOHO_TRY_ASSIGN(ToolCall call,
-                    read_tool_call(calls->items[i], fmt::format("{}.tool_calls[{}]", field, i)));
+    KOHO_TRY_ASSIGN(
+        ToolCall call,
+        read_tool_call(calls->items[i], fmt::format("{}.tool_calls[{}]", field, i), values_left));
     message.tool_calls.push_back(std::move(call));
   }
   return message;
@@ -123,6 +152,16 @@ Result<std::string> tool_part_text(const Json& part, const std::string& field) {
   const Json* text = part.find("text");
   if (text == nullptr || !text->is_string()) return wrong_kind(field + ".text", "a string", text);
   return text->text;
+}
+
+/// The refusal part of an assistant's message, {"type": "refusal", "refusal": …}, as a text part.
+Json text_of_refusal(const Json& part, const Json& refusal) {
+  Json text = Json::object();
+  for (std::size_t i = 0; i < part.keys.size(); ++i)
+    if (part.keys[i] != "type" && part.keys[i] != "refusal") text.set(part.keys[i], part.items[i]);
+  text.set("type", Json::string("text"));
+  text.set("text", refusal);
+  return text;
 }
 
 Status check_part(const Json& part, const std::string& field) {
@@ -165,8 +204,12 @@ Status normalize_message(Message& message, const std::string& field) {
     return wrong_kind(field + ".content", "a string or an array of parts", &*message.content);
   std::string joined;
   for (std::size_t i = 0; i < message.content->items.size(); ++i) {
-    const Json& part = message.content->items[i];
+    Json& part = message.content->items[i];
     const std::string part_field = fmt::format("{}.content[{}]", field, i);
+    if (const Json* refusal = part.given("refusal");
+        message.role == "assistant" && refusal != nullptr && refusal->is_string() &&
+        part.find("type") != nullptr && *part.find("type") == Json::string("refusal"))
+      part = text_of_refusal(part, *refusal);
     KOHO_TRY(check_part(part, part_field));
     if (message.role != "tool") continue;
     KOHO_TRY_ASSIGN(const std::string text, tool_part_text(part, part_field));
@@ -178,9 +221,13 @@ Status normalize_message(Message& message, const std::string& field) {
 
 }  // namespace
 
-Json read_arguments(std::string_view text) {
+Result<Json> read_arguments(std::string_view text, std::size_t& values_left) {
   if (python_strip(text).empty()) return Json::object();
-  if (std::optional<Json> object = read_cut_object(text)) return std::move(*object);
+  KOHO_TRY_ASSIGN(std::optional<Json> object, read_cut_object(text, values_left));
+  if (object) {
+    values_left -= count_values(*object);
+    return std::move(*object);
+  }
   Json verbatim = Json::object();
   verbatim.set("arguments", Json::string(text));
   return verbatim;
@@ -194,9 +241,10 @@ Result<Conversation> read_turns(const Json& request) {
   const Json* messages = request.find("messages");
   if (messages == nullptr || !messages->is_array())
     return wrong_kind("messages", "an array", messages);
+  std::size_t values_left = kArgumentValuesMax;
   for (std::size_t i = 0; i < messages->items.size(); ++i) {
     KOHO_TRY_ASSIGN(Message message,
-                    read_message(messages->items[i], fmt::format("messages[{}]", i)));
+                    read_message(messages->items[i], fmt::format("messages[{}]", i), values_left));
     conversation.messages.push_back(std::move(message));
   }
   if (const Json* tools = request.find("tools"); !is_false(tools)) {

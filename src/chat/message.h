@@ -49,8 +49,12 @@ Result<Conversation> read_turns(const Json& request);
 
 /// The arguments of a tool call that a client sent as a string, as an object. If the text breaks
 /// off (the answer was cut at max_tokens), closes what is open and keeps the members so far. Any
-/// other text becomes {"arguments": text}, so that the model still reads it.
-Json read_arguments(std::string_view text);
+/// other text becomes {"arguments": text}, so that the model still reads it. Takes the number of
+/// its values from `values_left`. Errors: invalid_argument, reason too_long: it has more.
+Result<Json> read_arguments(std::string_view text, std::size_t& values_left);
+
+/// The most values of all arguments of a conversation.
+inline constexpr std::size_t kArgumentValuesMax = 131'072;
 
 /// read_turns() and the template's flags `add_generation_prompt`, `enable_thinking` and
 /// `clear_thinking`, where null means false, as in Python.

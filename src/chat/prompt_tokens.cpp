@@ -8,12 +8,20 @@ namespace koho::chat {
 
 Result<std::vector<std::int32_t>> encode(std::span<const Segment> segments,
                                          const Tokenizer& tokenizer) {
+  std::size_t total = 0;
+  return encode(segments, tokenizer, ~std::size_t{0}, total);
+}
+
+Result<std::vector<std::int32_t>> encode(std::span<const Segment> segments,
+                                         const Tokenizer& tokenizer,
+                                         std::size_t ids_max,
+                                         std::size_t& total) {
   std::vector<TextSegment> texts;
   texts.reserve(segments.size());
   for (const Segment& segment : segments)
     texts.push_back(
         {.text = segment.text, .allow_special = segment.kind == Segment::Kind::control});
-  return tokenizer.encode(texts);
+  return tokenizer.encode(texts, ids_max, total);
 }
 
 Status check_control_tokens(TemplateStyle style, const Tokenizer& tokenizer) {

@@ -17,6 +17,11 @@ namespace koho::chat {
 /// before control tokens may be encoded part by part. Errors: as Tokenizer::encode().
 Result<std::vector<std::int32_t>> encode(std::span<const Segment> segments,
                                          const Tokenizer& tokenizer);
+/// The same, but of more than `ids_max` ids only the first ones; `total` is the number of all.
+Result<std::vector<std::int32_t>> encode(std::span<const Segment> segments,
+                                         const Tokenizer& tokenizer,
+                                         std::size_t ids_max,
+                                         std::size_t& total);
 
 /// Checks that each control token of the template is one added token of the tokenizer; otherwise it
 /// would reach the model as ordinary text. Errors: invalid_argument with the token.

@@ -135,6 +135,7 @@ void append_repr(std::string& out, const Json& value) {  // depth is at most kJs
       append_repr_string(out, value.text);
       return;
     case Json::Kind::array:
+    case Json::Kind::token_ids:
     case Json::Kind::object:
       break;
   }

@@ -136,6 +136,7 @@ TypeSet type_of(const Json& value) {
     case Json::Kind::string:
       return TypeSet::string;
     case Json::Kind::array:
+    case Json::Kind::token_ids:
       return TypeSet::array;
     case Json::Kind::object:
       return TypeSet::object;

@@ -2,23 +2,33 @@
 #include "comm/one_rank.h"
 
 namespace koho {
+namespace {
 
-Status OneRank::all_reduce(TensorView /*values*/) {
-  return {};
+Error nobody() {
+  return make_error(ErrorCode::internal, "one rank has no other to exchange rows with");
 }
 
-Status OneRank::all_gather_columns(TensorView out, ConstTensorView part) {
-  if (out.data == part.data && out.shape == part.shape) return {};
-  return make_error(ErrorCode::internal, "one rank gathers in place only");
+}  // namespace
+
+Status OneRank::exchange_rows(TensorView /*out*/, ConstTensorView /*part*/) {
+  return nobody();
+}
+
+Status OneRank::all_gather_rows(std::span<const TensorView> /*tensors*/) {
+  return nobody();
 }
 
 Result<std::int64_t> OneRank::dispatch(const RowRoutes& /*routes*/,
                                        std::span<const DispatchTensor> /*rows*/) {
-  return make_error(ErrorCode::internal, "one rank sends nothing");
+  return nobody();
+}
+
+Status OneRank::wait_for_dispatch() {
+  return nobody();
 }
 
 Status OneRank::combine(TensorView /*out*/, ConstTensorView /*results*/) {
-  return make_error(ErrorCode::internal, "one rank receives nothing");
+  return nobody();
 }
 
 }  // namespace koho

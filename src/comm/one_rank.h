@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communicator of a replica of one rank: an all-reduce and an all-gather of one rank's part are
-// that part.
+// The communicator of a replica of one rank, which exchanges nothing: a sum over one rank is its
+// part, and the model calls nothing else.
 #pragma once
 
 #include "comm/communicator.h"
@@ -11,14 +11,24 @@ class OneRank final : public Communicator {
  public:
   std::int64_t rank() const override { return 0; }
   std::int64_t ranks() const override { return 1; }
-  Status all_reduce(TensorView values) override;
-  /// The model gathers only what was cut, and one rank cuts nothing; out and part must be the same
-  /// memory.
-  Status all_gather_columns(TensorView out, ConstTensorView part) override;
-  /// The model sends rows only to other ranks; an error.
+  Status reserve(const CollectiveSizes& /*sizes*/) override { return {}; }
+  Status meet() override { return {}; }
+  Status all_reduce(TensorView /*values*/) override { return {}; }
+  Result<bool> all_reduce_add_norm(const Activation& /*out*/,
+                                   TensorView /*residual*/,
+                                   TensorView /*block_output*/,
+                                   ConstTensorView /*weight*/,
+                                   float /*eps*/) override {
+    return false;
+  }
+  /// Errors: internal: these move rows between ranks.
+  Status exchange_rows(TensorView out, ConstTensorView part) override;
+  Status all_gather_rows(std::span<const TensorView> tensors) override;
   Result<std::int64_t> dispatch(const RowRoutes& routes,
                                 std::span<const DispatchTensor> rows) override;
+  Status wait_for_dispatch() override;
   Status combine(TensorView out, ConstTensorView results) override;
+  Status check() override { return {}; }
   void give_up() override {}
 };
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/rendezvous.h"
 
 namespace koho {
 
@@ -18,5 +19,10 @@ class ThreadRankGroup;
 /// the others, or whose group was aborted, gets `unavailable`, and so do all from then on.
 std::vector<std::unique_ptr<Communicator>> make_thread_ranks(std::int64_t ranks,
                                                              std::chrono::milliseconds timeout);
+
+/// The same, one rank at a time: each of the group's threads calls it. Errors: those of the
+/// rendezvous.
+Result<std::unique_ptr<Communicator>> join_thread_ranks(Rendezvous& rendezvous,
+                                                        std::chrono::milliseconds timeout);
 
 }  // namespace koho

@@ -2,11 +2,11 @@
 // The CPU backend's memory, events, graphs and placement of weights.
 #include <algorithm>
 #include <cstring>
-#include <thread>
 #include <unistd.h>
 #include <utility>
 
 #include "base/arithmetic.h"
+#include "base/processors.h"
 #include "cpu/cpu_backend_impl.h"
 #include "cpu/experts.h"
 
@@ -202,9 +202,7 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options) {
     return make_error(ErrorCode::invalid_argument,
                       "threads must be 1..{}, or 0 for one a core; found {}", cpu::kThreadsMax,
                       options.threads);
-  const int threads = options.threads > 0
-                          ? options.threads
-                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads = options.threads > 0 ? options.threads : available_processors();
   const cpu::Kernels* kernels = cpu::kernels_of(options.isa);
   if (kernels == nullptr)
     return make_error(ErrorCode::unsupported,

@@ -124,6 +124,9 @@ class CpuBackend final : public Backend {
                          std::int64_t slot,
                          ConstTensorView prompt_ids,
                          ConstTensorView output_ids) override;
+  Status do_count_sampled(const TokenCounts& counts,
+                          ConstTensorView rows,
+                          ConstTensorView ids) override;
 
   // ---- shared by the operators
 

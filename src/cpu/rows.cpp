@@ -308,4 +308,18 @@ Status CpuBackend::do_reset_counts(const TokenCounts& counts,
   return {};
 }
 
+Status CpuBackend::do_count_sampled(const TokenCounts& counts,
+                                    ConstTensorView rows,
+                                    ConstTensorView ids) {
+  for (std::int64_t r = 0; r < ids.size(0); ++r) {
+    const std::int32_t slot = reinterpret_cast<const SamplingRow*>(rows.data)[r].counts_slot;
+    const std::int32_t id = ids.as<std::int32_t>()[r];
+    if (slot < 0 || id < 0) continue;
+    KOHO_CHECK(slot < counts.entries.size(0) && id < counts.entries.size(1));
+    ++row_of<std::int32_t>(counts.entries, slot)[id];
+    set_nonzero(row_of<std::uint32_t>(counts.nonzero, slot), id);
+  }
+  return {};
+}
+
 }  // namespace koho::cpu

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/thread_pool.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include "base/check.h"
 
 namespace koho {
@@ -10,6 +13,18 @@ constexpr std::uint64_t kEndMask = 0xFFFFFFFFU;
 // A pause is 40 to 140 cycles: some 50 us of spinning, about the gap between two operators of a
 // decode step; then the processor is given back.
 constexpr int kSpins = 2000;
+// The threads' gain is judged over so much time of jobs …
+constexpr std::int64_t kJudgedNs = 10'000'000;
+// … and where it is less than this, the caller works alone for a while: twice as long each time.
+constexpr double kGainLeast = 1.1;
+constexpr std::int64_t kAloneNsMin = 20'000'000;
+constexpr std::int64_t kAloneNsMax = 640'000'000;
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
 
 void pause() {
 #if defined(__x86_64__)
@@ -42,6 +57,11 @@ ThreadPool::~ThreadPool() {
 void ThreadPool::run_erased(std::int64_t tasks, Call call, void* context) {
   if (tasks == 0) return;
   KOHO_CHECK(tasks > 0 && static_cast<std::uint64_t>(tasks) <= kEndMask);
+  const std::int64_t begin = now_ns();
+  if (begin < alone_until_ns_) {
+    for (std::int64_t task = 0; task < tasks; ++task) call(context, task, 0);
+    return;
+  }
   call_ = call;
   context_ = context;
   tasks_ = tasks;
@@ -55,9 +75,9 @@ void ThreadPool::run_erased(std::int64_t tasks, Call call, void* context) {
   }
   jobs_.fetch_add(1, std::memory_order_release);
   jobs_.notify_all();
-
-  while (take_one(0)) {
-  }
+  std::int64_t own = 0;
+  while (take_one(0)) ++own;
+  const std::int64_t own_end = now_ns();
   int spins = 0;
   for (std::int64_t done = done_.load(std::memory_order_acquire); done != tasks;
        done = done_.load(std::memory_order_acquire)) {
@@ -66,6 +86,26 @@ void ThreadPool::run_erased(std::int64_t tasks, Call call, void* context) {
     else
       done_.wait(done, std::memory_order_acquire);
   }
+  judge(tasks, own, own_end - begin, spins == 0 ? own_end : now_ns(), begin);
+}
+
+void ThreadPool::judge(std::int64_t tasks,
+                       std::int64_t own,
+                       std::int64_t own_ns,
+                       std::int64_t end,
+                       std::int64_t begin) {
+  if (own == 0) return;
+  together_ns_ += end - begin;
+  alone_ns_ += static_cast<double>(own_ns) * static_cast<double>(tasks) / static_cast<double>(own);
+  if (together_ns_ < kJudgedNs) return;
+  if (alone_ns_ < kGainLeast * static_cast<double>(together_ns_)) {
+    alone_for_ns_ = std::clamp(2 * alone_for_ns_, kAloneNsMin, kAloneNsMax);
+    alone_until_ns_ = end + alone_for_ns_;
+  } else {
+    alone_for_ns_ = 0;
+  }
+  together_ns_ = 0;
+  alone_ns_ = 0.0;
 }
 
 bool ThreadPool::take_from(Share& share, bool own, std::int64_t& task) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fork-join over a few threads: the caller works too, idle threads spin briefly and then sleep.
-// Owns its threads; refuses nesting (a body must not call run).
+// Where a busy machine takes threads away in mid-task, so that several are no faster than one, the
+// caller works alone for a while and then tries again. Owns its threads; refuses nesting (a body
+// must not call run).
 #pragma once
 
 #include <atomic>
@@ -26,8 +28,8 @@ class ThreadPool {
   /// Calls body(task, worker) once for each task in 0..tasks-1, worker in 0..threads()-1, and
   /// returns when all are done. Each worker has a run of neighbouring tasks and takes them in
   /// order, so that memory laid out in the order of the tasks is read from front to back; who has
-  /// finished takes the last tasks of others, so a thread that is asleep or preempted holds nobody
-  /// up.
+  /// finished takes the last tasks of others, so a thread that is asleep holds nobody up, and a
+  /// preempted one only with the task that it has.
   template <typename Body>
   void run(std::int64_t tasks, Body&& body) {
     using Plain = std::remove_reference_t<Body>;
@@ -55,6 +57,13 @@ class ThreadPool {
   };
 
   void run_erased(std::int64_t tasks, Call call, void* context);
+  /// Adds a job to what is known of the threads' gain: the caller had `own` of its tasks, which
+  /// took `own_ns`. Decides now and then whether the caller goes on alone.
+  void judge(std::int64_t tasks,
+             std::int64_t own,
+             std::int64_t own_ns,
+             std::int64_t end,
+             std::int64_t begin);
   void work(int worker);
   /// Takes a task of the running job, if one is left, and runs it.
   bool take_one(int worker);
@@ -70,6 +79,11 @@ class ThreadPool {
   Call call_ = nullptr;
   void* context_ = nullptr;
   std::int64_t tasks_ = 0;
+  // The caller's, in ns: how long the latest jobs took, and would have taken the caller alone.
+  std::int64_t together_ns_ = 0;
+  double alone_ns_ = 0.0;
+  std::int64_t alone_until_ns_ = 0;
+  std::int64_t alone_for_ns_ = 0;  // the latest time alone; 0: the threads were worth it since
   std::vector<std::thread> workers_;
 };
 

@@ -447,6 +447,22 @@ Status CudaBackend::do_reset_counts(const TokenCounts& counts,
   return {};
 }
 
+Status CudaBackend::do_count_sampled(const TokenCounts& counts,
+                                     ConstTensorView rows,
+                                     ConstTensorView ids) {
+  KOHO_TRY(bind());
+  KOHO_CUDA_TRY(launch_count_sampled({.entries = counts.entries.as<std::int32_t>(),
+                                      .nonzero = counts.nonzero.as<std::int32_t>(),
+                                      .slots = counts.entries.size(0),
+                                      .vocabulary = counts.entries.size(1),
+                                      .nonzero_words = counts.nonzero.size(1),
+                                      .rows = reinterpret_cast<const SamplingRow*>(rows.data),
+                                      .ids = i32(ids),
+                                      .row_count = ids.size(0)},
+                                     stream_));
+  return {};
+}
+
 }  // namespace koho::cuda
 
 namespace koho {

@@ -22,6 +22,14 @@ namespace koho::cuda {
 constexpr std::int64_t kScratchAlignment = 256;        // of each tensor in scratch memory
 constexpr std::int64_t kUpcastBytesMax = 256LL << 20;  // of e4m3 pages upcast at a time
 
+/// Where this backend's communicator enqueues and allocates.
+struct BackendPlace {
+  int device = 0;
+  cudaStream_t stream = nullptr;
+  std::shared_ptr<DeviceMemory> memory;
+  bool deterministic = false;  // CudaOptions::deterministic
+};
+
 struct AttentionPath;  // of one call, in attention.cpp
 // Of one call of an expert layer, in moe/experts.cpp.
 struct GroupCall;
@@ -53,6 +61,9 @@ class CudaBackend final : public Backend {
   Result<std::unique_ptr<CapturedGraph>> capture(std::function<Status()> operators) override;
   Result<Tensor> place(ConstTensorView source) override;
   Status reserve(const StepLimits& limits) override;
+  BackendPlace place_of() const {
+    return {options_.device, stream_, memory_, options_.deterministic};
+  }
 
  private:
   friend class SelfTest;
@@ -117,6 +128,9 @@ class CudaBackend final : public Backend {
                          std::int64_t slot,
                          ConstTensorView prompt_ids,
                          ConstTensorView output_ids) override;
+  Status do_count_sampled(const TokenCounts& counts,
+                          ConstTensorView rows,
+                          ConstTensorView ids) override;
 
   // ---- attention.cpp
   Attention attention_of(ConstTensorView q,

@@ -6,9 +6,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/load_progress.h"
+#include "comm/communicator.h"
+#include "comm/loopback_rank.h"
+#include "comm/rendezvous.h"
 #include "ops/backend.h"
 #include "ops/synthetic_tensor.h"
 
@@ -16,6 +20,10 @@ namespace koho {
 
 struct CudaOptions {
   int device = 0;
+  /// The GPUs of all ranks on this host, by rank, and this one's place: they divide the host's CPUs
+  /// while weights are loaded. Empty: this one is alone.
+  std::vector<int> rank_devices{};
+  std::size_t rank = 0;
   /// Uses none of Hopper's own kernels, and cuBLASLt without row and column scales: what another
   /// GPU, such as Blackwell, runs.
   bool portable_only = false;
@@ -38,6 +46,20 @@ bool cuda_is_built();
 /// Opens a GPU. Errors: unsupported (no CUDA in this build; a compute capability koho has no
 /// kernels for), not_found (no such device), device_error.
 Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options);
+
+/// The communicator of a rank whose backend is make_cuda_backend()'s. All ranks call it together.
+/// Requires: both outlive the communicator. Errors: unsupported (the transport, with the links that
+/// lack peer access; NCCL for a deterministic backend; no CUDA in this build); device_error; those
+/// of the rendezvous.
+Result<std::unique_ptr<Communicator>> make_cuda_communicator(Backend& backend,
+                                                             Rendezvous& rendezvous,
+                                                             CollectiveTransport transport);
+
+/// The same for a rank whose other ranks are not there (comm/loopback_rank.h): the kernels of GPUs
+/// with peer access, which send to this GPU's own memory. Errors: unsupported (a number of ranks);
+/// device_error.
+Result<std::unique_ptr<Communicator>> make_cuda_loopback_communicator(Backend& backend,
+                                                                      LoopbackRendezvous& alone);
 
 /// Memory of a GPU, used or not. Errors: unsupported (no CUDA in this build), not_found (no such
 /// device), device_error.

@@ -9,6 +9,7 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda/attention/tile_order.h"
+#include "sampling/sampling_row.h"
 
 namespace koho::cuda {
 
@@ -103,6 +104,19 @@ struct CountReset {
   std::int64_t output_count = 0;
 };
 cudaError_t launch_reset_counts(const CountReset& reset, cudaStream_t stream);
+
+/// Tokens that another rank sampled.
+struct CountSampled {
+  std::int32_t* entries = nullptr;  // [slots, V]
+  std::int32_t* nonzero = nullptr;  // [slots, nonzero_words]
+  std::int64_t slots = 0;
+  std::int64_t vocabulary = 0;
+  std::int64_t nonzero_words = 0;
+  const SamplingRow* rows = nullptr;  // [R], with different counts_slots
+  const std::int32_t* ids = nullptr;  // [R]
+  std::int64_t row_count = 0;
+};
+cudaError_t launch_count_sampled(const CountSampled& count, cudaStream_t stream);
 
 // ---- norm.cu
 

@@ -20,6 +20,17 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& /*options*
   return not_built();
 }
 
+Result<std::unique_ptr<Communicator>> make_cuda_communicator(Backend& /*backend*/,
+                                                             Rendezvous& /*rendezvous*/,
+                                                             CollectiveTransport /*transport*/) {
+  return not_built();
+}
+
+Result<std::unique_ptr<Communicator>> make_cuda_loopback_communicator(
+    Backend& /*backend*/, LoopbackRendezvous& /*alone*/) {
+  return not_built();
+}
+
 Result<std::int64_t> cuda_memory_bytes(int /*device*/) {
   return not_built();
 }

@@ -142,12 +142,20 @@ void StepLoop::deliver(Live& live,
     count_token(live, choice, event_.token, now);
     const bool ended = result_.ends[static_cast<std::size_t>(sample)] == RowEnd::ended;
     event_.finish = write_text(live, choice, sequence, event_.token, ended);
+    if (event_.finish == FinishReason::none && choice.token_mask != nullptr) {
+      if (Status status = choice.token_mask->dead_end(); !status.ok()) {
+        end(live, Ending::failed, std::move(status).error());
+        return;
+      }
+    }
   }
 
   const bool last = event_.finish != FinishReason::none;
-  counts_.choices_stopped += event_.finish == FinishReason::stop ? 1 : 0;
-  counts_.choices_full += event_.finish == FinishReason::length ? 1 : 0;
   if (last) {
+    count_choice(
+        event_.finish == FinishReason::stop ? counts_.choices_stopped : counts_.choices_full,
+        choice.completion_tokens, now - live.submitted_us);
+    choice.ended = true;
     scheduler_.finish(choice.sequence);
     choice.active = false;
     --live.active_choices;
@@ -163,7 +171,10 @@ void StepLoop::count_token(Live& live, Choice& choice, Token token, std::int64_t
                           choice.reasoning))
     ++choice.reasoning_tokens;
   if (live.first_token_us < 0) live.first_token_us = now;
-  if (choice.last_token_us >= 0) counts_.inter_token.add(now - choice.last_token_us);
+  if (choice.last_token_us >= 0) {
+    counts_.inter_token.add(now - choice.last_token_us);
+    counts_.inter_token_fine.add(now - choice.last_token_us);
+  }
   choice.last_token_us = now;
   live.last_token_us = now;
 }

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
@@ -20,6 +21,8 @@ namespace {
 /// How long the thread waits for a step, for the device or, while requests are live, for commands,
 /// before it looks at deadlines and at its inbox again.
 constexpr std::int64_t kSliceUs = 50'000;
+/// How long it waits for commands without a request, before it looks whether the ranks are there.
+constexpr std::chrono::milliseconds kIdle{500};
 
 Result<std::array<std::uint64_t, 4>> random_seed() {
   std::array<std::uint64_t, 4> seed{};
@@ -204,7 +207,7 @@ bool Engine::take_commands(bool idle) {
       return !inbox_->commands.empty() || inbox_->stop || inbox_->end_all;
     };
     if (idle && loop_.live_requests() == 0) {
-      inbox_->arrived.wait(lock, something);
+      inbox_->arrived.wait_for(lock, kIdle, something);
     } else if (idle) {
       inbox_->arrived.wait_for(lock, std::chrono::microseconds(kSliceUs), something);
     }
@@ -250,7 +253,8 @@ bool Engine::turn() {
     loop_.collect(kSliceUs);
     return true;
   }
-  return launched;
+  if (!launched) return !loop_.check_device();
+  return true;
 }
 
 bool Engine::turn_without_device() {

@@ -42,6 +42,10 @@ class Executor {
   /// Errors: deadline_exceeded: nothing came within `timeout_us`, call again (or recover()).
   virtual Status collect(StepResult& result, std::int64_t timeout_us) = 0;
 
+  /// Whether the ranks are there, for a caller that has nothing to compute. Returns at once.
+  /// Requires: no step is in flight.
+  virtual Status check() = 0;
+
   /// Brings the ranks back with empty tables, whatever state they are in; drops all steps in
   /// flight. Errors: deadline_exceeded: still under way after `timeout_us`, call again; others:
   /// this attempt failed, the next call is a new one.

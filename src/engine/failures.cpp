@@ -4,6 +4,7 @@
 // suspect: suspects run one at a time while all others are set aside, so that the next failure has
 // one cause, and the request that caused it is failed.
 #include <algorithm>
+#include <utility>
 
 #include "engine/step_loop.h"
 
@@ -45,10 +46,25 @@ void StepLoop::lose_device(const Error& error) {
       end(live, Ending::failed,
           make_error(ErrorCode::device_error, "{} steps failed with this request: {}", live.faults,
                      error.message));
-  if (++failures_in_a_row_ >= limits_.failures_in_a_row_max)
+  const bool too_often = fails_too_often(now);
+  if (++failures_in_a_row_ >= limits_.failures_in_a_row_max || too_often)
     give_up(error);
   else
     update_isolation();
+}
+
+bool StepLoop::check_device() {
+  if (!device_up_) return false;
+  const Status status = executor_.check();
+  if (!status.ok()) lose_device(status.error());
+  return status.ok();
+}
+
+/// Notes a failure; whether it is one more than the window may have.
+bool StepLoop::fails_too_often(std::int64_t now) {
+  if (failures_us_.empty()) return false;
+  std::int64_t& oldest = failures_us_[counts_.device_failures % failures_us_.size()];
+  return now - std::exchange(oldest, now) < limits_.failures_window_us;
 }
 
 void StepLoop::note_progress(Live& live, Choice& choice, const StepRow& row) {

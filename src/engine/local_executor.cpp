@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // One thread a rank. The engine's thread writes a plan into a step buffer and counts it as
-// submitted; each rank takes the steps in order and leaves its result in the buffer; collect()
-// waits until all have.
+// submitted; each rank takes the steps in order (worker/rank_loop.h) and leaves its result in the
+// buffer; collect() waits until all have.
 #include "engine/local_executor.h"
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <string>
 #include <thread>
 
-#include "comm/one_rank.h"
-#include "comm/thread_ranks.h"
+#include "comm/thread_rendezvous.h"
+#include "engine/rank_results.h"
 #include "scheduler/scheduler.h"
 #include "worker/plan_runner.h"
+#include "worker/rank_loop.h"
 
 namespace koho {
 namespace {
 
-// How long a rank waits for the others inside a step. A step of a large prompt on a busy CPU may
-// take minutes.
-constexpr std::chrono::minutes kRankTimeout{10};
+// How long a rank waits for the others before their first collective: they load side by side.
+constexpr std::chrono::hours kMeetTimeout{1};
 
 constexpr auto kStepsMax = static_cast<std::size_t>(kStepsInFlightMax);
 
@@ -43,19 +44,6 @@ struct Rank {
   std::unique_ptr<PlanRunner> runner;
   std::thread thread;
 };
-
-/// The error of the rank that failed first. The others report `unavailable`, because its
-/// collectives ended.
-Status first_failure(const std::vector<Status>& statuses) {
-  const auto is_cause = [](const Status& status) {
-    return !status.ok() && status.error().code != ErrorCode::unavailable;
-  };
-  auto failed = std::ranges::find_if(statuses, is_cause);
-  if (failed == statuses.end())
-    failed = std::ranges::find_if(statuses, [](const Status& status) { return !status.ok(); });
-  if (failed == statuses.end()) return {};
-  return Error(failed->error()).with_context("rank " + std::to_string(failed - statuses.begin()));
-}
 
 Status validate(const LocalExecutorSettings& settings) {
   const Shard& shard = settings.worker.load.shard;
@@ -90,33 +78,7 @@ class LocalExecutor::Ranks {
       for (StepResult& result : step_buffer.results)
         result.reserve(static_cast<std::size_t>(settings.bounds.sequences_max));
     }
-    std::vector<std::unique_ptr<Communicator>> communicators;
-    if (settings.ranks == 1) {
-      communicators.push_back(std::make_unique<OneRank>());
-    } else {
-      communicators = make_thread_ranks(settings.ranks, kRankTimeout);
-    }
-    for (std::int64_t rank = 0; rank < settings.ranks; ++rank) {
-      WorkerSettings worker = settings.worker;
-      worker.load.shard.rank = rank;
-      worker.load.shard.ranks = settings.ranks;
-      worker.load.kv_pages = settings.bounds.pages_per_partition();
-      const std::string name = "rank " + std::to_string(rank);
-      Result<std::unique_ptr<Backend>> backend = settings.make_backend(rank);
-      if (!backend.ok()) return std::move(backend).error().with_context(name);
-      if (settings.ranks > 1 && (*backend)->device().kind != DeviceId::Kind::cpu)
-        return make_error(
-            ErrorCode::unsupported,
-            "{} ranks on {}: several ranks exchange data through host memory and need the CPU",
-            settings.ranks, (*backend)->description());
-      Result<Worker> made =
-          Worker::create(config, sources, worker, std::move(backend).value(),
-                         std::move(communicators[static_cast<std::size_t>(rank)]));
-      if (!made.ok()) return std::move(made).error().with_context(name);
-      Rank& entry = ranks->ranks_.emplace_back();
-      entry.worker = std::make_unique<Worker>(std::move(made).value());
-      entry.runner = std::make_unique<PlanRunner>(*entry.worker, settings.bounds);
-    }
+    KOHO_TRY(ranks->load(config, sources, settings));
     for (std::size_t rank = 0; rank < ranks->ranks_.size(); ++rank)
       ranks->ranks_[rank].thread = std::thread([&self = *ranks, rank] { self.work(rank); });
     return ranks;
@@ -179,59 +141,104 @@ class LocalExecutor::Ranks {
 
   StepBuffer& step_buffer(std::size_t step) { return step_buffers_[step % kStepsMax]; }
 
-  enum class Move : std::uint8_t { stop, start, take_masks, finish };
-
-  /// What a rank does next. It starts a step as soon as the step is submitted, also while the one
-  /// before still runs, so that a GPU goes on without waiting for the host.
-  Move next_move(Rank& self, std::size_t started, std::size_t finished) {
-    constexpr std::chrono::microseconds kPoll{50};
-    std::unique_lock lock(mutex_);
-    if (self.runner->awaits_masks()) {
-      // The masks depend on the results of the step before: finish that first.
-      if (started - finished > 1) return Move::finish;
-      changed_.wait(lock, [&] { return stopping_ || masked_ == started; });
-      return stopping_ ? Move::stop : Move::take_masks;
-    }
-    const auto comes = [&] { return stopping_ || submitted_ > started; };
-    if (started == finished) changed_.wait(lock, comes);
-    // At most kStepsMax steps are in flight, so with that many started there is nothing to wait
-    // for.
-    while (!comes() && started - finished < kStepsMax && !self.runner->finishes_at_once())
-      changed_.wait_for(lock, kPoll, comes);
-    return stopping_ ? Move::stop : submitted_ > started ? Move::start : Move::finish;
+  /// Loads every rank, side by side: the first thing that they do together is to meet.
+  Status load(const ModelConfig& config,
+              const ModelSources& sources,
+              const LocalExecutorSettings& settings) {
+    const auto count = static_cast<std::size_t>(settings.ranks);
+    rendezvous_ = make_thread_rendezvous(settings.ranks, kMeetTimeout);
+    const std::vector<std::unique_ptr<Rendezvous>>& rendezvous = rendezvous_;
+    ranks_.resize(count);
+    if (count == 1)
+      return load_rank(config, sources, settings, *rendezvous[0]).with_context("rank 0");
+    std::vector<Status> statuses(count);
+    std::vector<std::jthread> threads;  // they join also where there is no memory for the next one
+    struct Guard {
+      Rendezvous& rendezvous;
+      bool all_started = false;
+      ~Guard() {
+        if (!all_started) rendezvous.give_up();
+      }
+    } guard{.rendezvous = *rendezvous[0]};
+    for (std::size_t rank = 0; rank < count; ++rank)
+      threads.emplace_back([&, rank] {
+        try {
+          statuses[rank] = load_rank(config, sources, settings, *rendezvous[rank]);
+        } catch (const std::exception& error) {  // std::bad_alloc
+          statuses[rank] = Error{ErrorCode::resource_exhausted, error.what()};
+        }
+        if (!statuses[rank].ok()) rendezvous[rank]->give_up();
+      });
+    guard.all_started = true;
+    for (std::jthread& thread : threads) thread.join();
+    return first_failure(statuses);
   }
+
+  Status load_rank(const ModelConfig& config,
+                   const ModelSources& sources,
+                   const LocalExecutorSettings& settings,
+                   Rendezvous& rendezvous) {
+    WorkerSettings worker = settings.worker;
+    worker.load.shard.rank = rendezvous.rank();
+    worker.load.shard.ranks = settings.ranks;
+    worker.load.kv_pages = settings.bounds.pages_per_partition();
+    KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend, settings.make_backend(rendezvous.rank()));
+    KOHO_TRY_ASSIGN(std::unique_ptr<Communicator> communicator,
+                    make_communicator(settings.device, *backend, rendezvous));
+    KOHO_TRY_ASSIGN(Worker made, Worker::create(config, sources, worker, std::move(backend),
+                                                std::move(communicator)));
+    Rank& entry = ranks_[static_cast<std::size_t>(rendezvous.rank())];
+    entry.worker = std::make_unique<Worker>(std::move(made));
+    entry.runner = std::make_unique<PlanRunner>(*entry.worker, settings.bounds);
+    return {};
+  }
+
+  /// One rank's steps, in the buffers that all share.
+  class Feed final : public StepFeed {
+   public:
+    Feed(Ranks& ranks, std::size_t rank) : ranks_(ranks), rank_(rank) {}
+
+    Counts wait(const Counts& seen, std::chrono::microseconds timeout) override {
+      std::unique_lock lock(ranks_.mutex_);
+      const auto now = [this] {
+        return Counts{
+            .submitted = ranks_.submitted_, .masked = ranks_.masked_, .stopping = ranks_.stopping_};
+      };
+      const auto more = [&] { return now() != seen; };
+      if (timeout == kForever)
+        ranks_.changed_.wait(lock, more);
+      else
+        ranks_.changed_.wait_for(lock, timeout, more);
+      return now();
+    }
+    std::span<const std::byte> plan(std::uint64_t step) override {
+      StepBuffer& buffer = ranks_.step_buffer(step);
+      return buffer.space().first(buffer.bytes);
+    }
+    StepResult& result(std::uint64_t step) override {
+      return ranks_.step_buffer(step).results[rank_];
+    }
+    void answer(std::uint64_t step, Status status) override {
+      {
+        const std::lock_guard lock(ranks_.mutex_);
+        StepBuffer& buffer = ranks_.step_buffer(step);
+        buffer.statuses[rank_] = std::move(status);
+        ++buffer.ranks_done;
+      }
+      ranks_.changed_.notify_all();
+    }
+
+   private:
+    Ranks& ranks_;
+    std::size_t rank_;
+  };
 
   void work(std::size_t rank) {
-    Rank& self = ranks_[rank];
-    std::size_t started = 0;
-    std::size_t finished = 0;
-    while (true) {
-      const Move move = next_move(self, started, finished);
-      if (move == Move::stop) return;
-      if (move == Move::start) ++started;
-      StepBuffer& mine = step_buffer(move == Move::finish ? finished : started - 1);
-      Status& status = mine.statuses[rank];
-      if (move != Move::finish) {
-        status = move == Move::start ? self.runner->start(mine.space().first(mine.bytes))
-                                     : self.runner->take_masks();
-        if (!status.ok()) self.worker->abort_collectives();
-        if (self.runner->awaits_masks()) continue;
-        // On the CPU a step is done when start() returns, so its results go out now. A GPU first
-        // gets its next step.
-        const bool unfinished = status.ok() && !self.runner->finishes_at_once();
-        if (unfinished || started - finished > 1) continue;
-      }
-      if (status.ok()) status = self.runner->finish(mine.results[rank]);
-      if (!status.ok()) self.worker->abort_collectives();
-      ++finished;
-      {
-        const std::lock_guard lock(mutex_);
-        ++mine.ranks_done;
-      }
-      changed_.notify_all();
-    }
+    Feed feed(*this, rank);
+    run_steps(*ranks_[rank].worker, *ranks_[rank].runner, feed);
   }
 
+  std::vector<std::unique_ptr<Rendezvous>> rendezvous_;  // by rank; outlives the ranks
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads of this process: the executor of the CPU backend (any number of ranks) and of
-// one GPU (one rank). Each rank owns a worker; all run the same plans. Every rank samples all rows
-// and the results must agree; under data-parallel attention the rank that holds a row samples it.
-// Several GPUs are refused: the ranks exchange data through host memory.
+// Ranks as threads of this process, on the CPU, on one GPU or on several. Each rank owns a worker;
+// all run the same plans. Ranks share the rows that a step samples, tell each other what they
+// sampled, and the results must agree; under data-parallel attention the rank that holds a row
+// samples it.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "engine/executor.h"
 #include "plan/step_plan.h"
+#include "worker/device.h"
 #include "worker/worker.h"
 
 namespace koho {
@@ -21,6 +22,7 @@ struct LocalExecutorSettings {
   WorkerSettings worker;  // .load.shard's rank and ranks and .load.kv_pages are filled in
   std::int64_t ranks = 1;
   PlanBounds bounds;
+  DeviceOptions device;  // of make_communicator
   /// Makes the backend of a rank. Called again by recover().
   std::function<Result<std::unique_ptr<Backend>>(std::int64_t rank)> make_backend;
 };
@@ -41,6 +43,7 @@ class LocalExecutor final : public Executor {
   Status submit(std::size_t bytes) override;
   Status send_masks() override;
   Status collect(StepResult& result, std::int64_t timeout_us) override;
+  Status check() override { return {}; }  // a thread does not go by itself
   Status recover(std::int64_t timeout_us) override;
 
  private:

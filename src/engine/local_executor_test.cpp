@@ -94,16 +94,18 @@ class FaultyBackend final : public ForwardingBackend {
       return make_error(ErrorCode::device_error, "an illegal memory access");
     return ForwardingBackend::do_experts(out, x, routing, weights);
   }
-  Status do_sample(const SamplingOutput& out,
-                   ConstTensorView logits,
-                   const SamplingBatch& batch) override {
+  // The end of a step's sampling, which every rank does for all rows.
+  Status do_commit_sampled(TensorView ends,
+                           const BatchSlotTables& tables,
+                           ConstTensorView batch_slots,
+                           ConstTensorView ids) override {
     if (fault_.is(InjectedFault::Kind::fail_in_sample))
       return make_error(ErrorCode::device_error, "an illegal memory access");
     fault_.wait_while_hanging();
     fault_.count(fault_.samples);
-    KOHO_TRY(ForwardingBackend::do_sample(out, logits, batch));
-    if (fault_.is(InjectedFault::Kind::other_token)) ++*out.ids.as<std::int32_t>();
-    return {};
+    if (fault_.is(InjectedFault::Kind::other_token))
+      ++*reinterpret_cast<std::int32_t*>(const_cast<std::byte*>(ids.data));
+    return ForwardingBackend::do_commit_sampled(ends, tables, batch_slots, ids);
   }
 
   InjectedFault& fault_;

@@ -31,6 +31,8 @@ Status validate(const EngineLimits& limits) {
   KOHO_TRY(in_range("inter_token_us_max", limits.inter_token_us_max, 0, std::int64_t{1} << 40));
   KOHO_TRY(in_range("recoveries_max", limits.recoveries_max, 0, 1 << 20));
   KOHO_TRY(in_range("failures_in_a_row_max", limits.failures_in_a_row_max, 1, 1 << 20));
+  KOHO_TRY(in_range("failures_in_window_max", limits.failures_in_window_max, 0, 1 << 10));
+  KOHO_TRY(in_range("failures_window_us", limits.failures_window_us, 1, std::int64_t{1} << 50));
   return in_range("faults_per_request_max", limits.faults_per_request_max, 1, 1 << 20);
 }
 

@@ -38,6 +38,11 @@ struct EngineLimits {
   /// Device failures in a row, with no progress of anybody between them, before the engine gives
   /// up.
   std::int32_t failures_in_a_row_max = 20;
+  /// Device failures within `failures_window_us` that requests survive, whatever progress there was
+  /// between them; one more, and the engine gives up. 0 = any number. As many as
+  /// faults_per_request_max let the request that is the cause be found first.
+  std::int32_t failures_in_window_max = 0;
+  std::int64_t failures_window_us = 600'000'000;
 };
 
 /// Errors: invalid_argument naming the limit.
@@ -58,6 +63,7 @@ struct Request {
   bool keep_special = false;  // special tokens show in the text
   std::int32_t priority = 0;  // 0 .. kPriorities-1, 0 first
   CacheSalt salt;
+  std::uint64_t client = 0;      // whose it is: prefill is shared fairly between clients
   std::int64_t deadline_us = 0;  // after submission; 0 = none
   std::uint64_t seed = 0;        // used if sampling.seed is not given: random, by the caller
   /// Tokens that open and close reasoning, for usage; -1 = none.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -27,6 +28,39 @@ struct Histogram {
     ++counts[i];
     ++count;
     sum_us += static_cast<double>(duration_us);
+  }
+};
+
+/// Durations counted finely enough for percentiles: bounds rise by 2^(1/4) from 62.5 us, so that a
+/// percentile, interpolated between two bounds, is less than 19 % off.
+struct LatencyHistogram {
+  static constexpr std::size_t kBounds = 100;  // the last one is half an hour
+  static constexpr double kFirstUs = 62.5;
+
+  std::array<std::uint64_t, kBounds + 1> counts{};  // as Histogram::counts
+
+  static double bound_us(std::size_t i) { return kFirstUs * std::exp2(static_cast<double>(i) / 4); }
+  void add(std::int64_t duration_us) {
+    const double steps = 4 * std::log2(std::max(static_cast<double>(duration_us), 1.0) / kFirstUs);
+    ++counts[static_cast<std::size_t>(std::clamp(std::ceil(steps), 0.0, double{kBounds}))];
+  }
+  /// What was added since `before`, an earlier copy.
+  LatencyHistogram since(const LatencyHistogram& before) const {
+    LatencyHistogram difference;
+    for (std::size_t i = 0; i <= kBounds; ++i) difference.counts[i] = counts[i] - before.counts[i];
+    return difference;
+  }
+  /// The duration that the share `share` (0 to 1) does not exceed; -1 where nothing was added.
+  double percentile_us(double share) const {
+    double total = 0.0;
+    for (const std::uint64_t count : counts) total += static_cast<double>(count);
+    if (total <= 0.0) return -1.0;
+    double left = share * total;
+    std::size_t i = 0;
+    while (i < kBounds && left > static_cast<double>(counts[i]))
+      left -= static_cast<double>(counts[i++]);
+    const double part = counts[i] == 0 ? 1.0 : left / static_cast<double>(counts[i]);
+    return bound_us(i) * std::exp2((part - 1.0) / 4);
   }
 };
 
@@ -65,17 +99,21 @@ struct Statistics {
   std::uint64_t requests_completed = 0;
   std::uint64_t requests_cancelled = 0;
   std::uint64_t requests_failed = 0;
-  std::uint64_t choices_stopped = 0;  // by a stop token or string
-  std::uint64_t choices_full = 0;     // by max_tokens
-  std::uint64_t prompt_tokens = 0;    // of accepted requests
-  std::uint64_t cached_tokens = 0;    // of these, found computed
-  std::uint64_t computed_tokens = 0;  // by collected steps, all rows
-  std::uint64_t sampled_tokens = 0;   // delivered to streams
-  std::uint64_t rows_discarded = 0;   // results of rows whose sequence had ended
-  std::uint64_t results_stale = 0;    // late or repeated answers of ranks
-  std::uint64_t steps = 0;            // collected
-  std::uint64_t decode_steps = 0;     // of these, with a decoded row
-  std::uint64_t decode_rows = 0;      // … and their decoded rows
+  // Every choice of every accepted request ends as one of four; request_total and answer_lengths
+  // count it then. The other histograms of requests count a request when it ends.
+  std::uint64_t choices_stopped = 0;    // by a stop token or string
+  std::uint64_t choices_full = 0;       // by max_tokens
+  std::uint64_t choices_cancelled = 0;  // with their request, which was cancelled …
+  std::uint64_t choices_failed = 0;     // … or failed
+  std::uint64_t prompt_tokens = 0;      // of accepted requests
+  std::uint64_t cached_tokens = 0;      // of these, found computed
+  std::uint64_t computed_tokens = 0;    // by collected steps, all rows
+  std::uint64_t sampled_tokens = 0;     // delivered to streams
+  std::uint64_t rows_discarded = 0;     // results of rows whose sequence had ended
+  std::uint64_t results_stale = 0;      // late or repeated answers of ranks
+  std::uint64_t steps = 0;              // collected
+  std::uint64_t decode_steps = 0;       // of these, with a decoded row
+  std::uint64_t decode_rows = 0;        // … and their decoded rows
   std::uint64_t device_failures = 0;
   std::uint64_t recoveries = 0;
   std::uint64_t pauses = 0;  // slow readers
@@ -99,10 +137,12 @@ struct Statistics {
   bool device_up = true;
   bool broken = false;  // recovery was given up
 
-  // ---- histograms, of ended requests
+  // ---- histograms, of ended requests; of times only where there was a token
   Histogram time_to_first_token;
-  Histogram inter_token;  // between two tokens of one choice
-  Histogram request_total;
+  Histogram inter_token;                      // between two tokens of one choice
+  LatencyHistogram time_to_first_token_fine;  // the same two, for percentiles
+  LatencyHistogram inter_token_fine;
+  Histogram request_total;  // of every choice
   Histogram queued;
   Histogram prefill;
   Histogram decode;

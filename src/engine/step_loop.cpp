@@ -28,6 +28,8 @@ StepLoop::StepLoop(const EngineLimits& limits,
   scheduler_.set_mixed_prefill_tokens(latency_bound_.prefill_tokens());
   for (std::int32_t index = limits.requests_max - 1; index >= 0; --index)
     free_requests_.push_back(index);
+  failures_us_.assign(static_cast<std::size_t>(limits.failures_in_window_max),
+                      std::numeric_limits<std::int64_t>::min() / 2);
   result_.reserve(static_cast<std::size_t>(limits.scheduler.sequences_max));
   late_masks_.rows.reserve(static_cast<std::size_t>(limits.scheduler.sequences_max));
 }
@@ -36,16 +38,7 @@ void StepLoop::submit(Request request, std::shared_ptr<OutputStream> stream) {
   ++counts_.requests_accepted;
   counts_.prompt_tokens += request.prompt.size();
   if (broken_ || free_requests_.empty()) {
-    ++counts_.requests_failed;
-    Error error =
-        broken_ ? make_error(ErrorCode::unavailable, "the device could not be recovered")
-                : make_error(ErrorCode::resource_exhausted,
-                             "{} requests are in the engine, its limit", limits_.requests_max);
-    Summary summary;
-    summary.ending = Ending::failed;
-    summary.error = std::move(error);
-    summary.usage.prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
-    stream->close(std::move(summary));
+    refuse(request, *stream);
     return;
   }
   const std::int32_t index = free_requests_.back();
@@ -72,6 +65,20 @@ void StepLoop::submit(Request request, std::shared_ptr<OutputStream> stream) {
   settle_pause(live);
 }
 
+void StepLoop::refuse(const Request& request, OutputStream& stream) {
+  for (std::int32_t choice = 0; choice < request.choices; ++choice)
+    count_choice(counts_.choices_failed, 0, 0);
+  count_request(request, Ending::failed, 0);
+  Summary summary;
+  summary.ending = Ending::failed;
+  summary.error =
+      broken_ ? make_error(ErrorCode::unavailable, "the device could not be recovered")
+              : make_error(ErrorCode::resource_exhausted,
+                           "{} requests are in the engine, its limit", limits_.requests_max);
+  summary.usage.prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
+  stream.close(std::move(summary));
+}
+
 Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32_t choice_index) {
   const Request& request = live.request;
   Choice& choice = live.choices[static_cast<std::size_t>(choice_index)];
@@ -86,6 +93,7 @@ Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32
                          .completion_max = request.max_tokens,
                          .priority = request.priority,
                          .salt = request.salt,
+                         .client = request.client,
                          .bias_entries = biases,
                          .wants_token_counts = has_penalties(request.sampling),
                          .fork_of = choice_index == 0 ? kNoSequence : live.choices[0].sequence}));
@@ -156,23 +164,29 @@ void StepLoop::end_all(const Error& error) {
 
 void StepLoop::end(Live& live, Ending ending, Error error) {
   const std::int64_t now = clock_.now_us();
+  std::int32_t longest = 0;
   for (Choice& choice : live.choices) {
+    longest = std::max(longest, choice.completion_tokens);
+    // One whose start failed is not active, and has not ended either.
+    if (!choice.ended)
+      count_choice(ending == Ending::cancelled ? counts_.choices_cancelled : counts_.choices_failed,
+                   choice.completion_tokens, now - live.submitted_us);
     if (!choice.active) continue;
     scheduler_.finish(choice.sequence);
     choice.active = false;
   }
   Summary summary = summary_of(live, ending, std::move(error), now);
-  counts_.requests_completed += ending == Ending::completed ? 1 : 0;
-  counts_.requests_cancelled += ending == Ending::cancelled ? 1 : 0;
-  counts_.requests_failed += ending == Ending::failed ? 1 : 0;
-  counts_.request_total.add(summary.timings.total_us);
+  count_request(live.request, ending, longest);
   if (live.first_token_us >= 0) {
     counts_.time_to_first_token.add(live.first_token_us - live.submitted_us);
+    counts_.time_to_first_token_fine.add(live.first_token_us - live.submitted_us);
     counts_.queued.add(summary.timings.queued_us);
     counts_.prefill.add(summary.timings.prefill_us);
     counts_.decode.add(summary.timings.decode_us);
+    const auto decode_s = static_cast<double>(summary.timings.decode_us) / 1e6;
+    counts_.inference_s.add(static_cast<double>(summary.timings.prefill_us) / 1e6 + decode_s);
+    if (longest > 1) counts_.time_per_token_s.add(decode_s / (longest - 1));
   }
-  count_sizes(live, summary.timings);
   const std::shared_ptr<OutputStream> stream = std::move(live.stream);
   const std::int32_t index = std::exchange(stream->request_index, -1);
   live = Live{};
@@ -182,20 +196,20 @@ void StepLoop::end(Live& live, Ending ending, Error error) {
   stream->close(std::move(summary));
 }
 
-void StepLoop::count_sizes(const Live& live, const Timings& timings) {
-  std::int32_t longest = 0;
-  for (const Choice& choice : live.choices) {
-    counts_.answer_lengths.add(choice.completion_tokens);
-    longest = std::max(longest, choice.completion_tokens);
-  }
-  counts_.longest_answers.add(longest);
-  counts_.prompt_lengths.add(static_cast<double>(live.request.prompt.size()));
-  counts_.tokens_asked.add(live.request.max_tokens);
-  counts_.choices_asked.add(live.request.choices);
-  if (longest == 0) return;
-  counts_.inference_s.add(static_cast<double>(timings.prefill_us + timings.decode_us) / 1e6);
-  if (longest > 1)
-    counts_.time_per_token_s.add(static_cast<double>(timings.decode_us) / 1e6 / (longest - 1));
+void StepLoop::count_choice(std::uint64_t& counter, std::int32_t tokens, std::int64_t total_us) {
+  ++counter;
+  counts_.answer_lengths.add(tokens);
+  counts_.request_total.add(total_us);
+}
+
+void StepLoop::count_request(const Request& request, Ending ending, std::int32_t longest_answer) {
+  counts_.requests_completed += ending == Ending::completed ? 1 : 0;
+  counts_.requests_cancelled += ending == Ending::cancelled ? 1 : 0;
+  counts_.requests_failed += ending == Ending::failed ? 1 : 0;
+  counts_.longest_answers.add(longest_answer);
+  counts_.prompt_lengths.add(static_cast<double>(request.prompt.size()));
+  counts_.tokens_asked.add(request.max_tokens);
+  counts_.choices_asked.add(request.choices);
 }
 
 Summary StepLoop::summary_of(const Live& live, Ending ending, Error error, std::int64_t now) const {

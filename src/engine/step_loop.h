@@ -63,6 +63,10 @@ class StepLoop {
   /// limits.recoveries_max failed attempts every request is failed and the loop is broken.
   bool recover(std::int64_t timeout_us);
 
+  /// Whether the idle ranks are there; if not, the device is lost and recover() is due. Requires:
+  /// no step is in flight.
+  bool check_device();
+
   bool device_up() const { return device_up_; }
   bool broken() const { return broken_; }
   /// Why the device was lost, or could not be recovered, most recently.
@@ -81,6 +85,7 @@ class StepLoop {
   struct Choice {
     SequenceId sequence;
     bool active = false;
+    bool ended = false;
     std::int32_t completion_tokens = 0;
     std::int32_t reasoning_tokens = 0;
     bool reasoning = false;
@@ -125,7 +130,11 @@ class StepLoop {
   std::function<const Draw&(const Sequence&)> draws();
   Status start_choice(Live& live, std::int32_t request_index, std::int32_t choice_index);
   void end(Live& live, Ending ending, Error error);
-  void count_sizes(const Live& live, const Timings& timings);
+  /// Ends a request that has no place.
+  void refuse(const Request& request, OutputStream& stream);
+  /// A choice ended, `total_us` after its submission; `counter` is one of the four of choices.
+  void count_choice(std::uint64_t& counter, std::int32_t tokens, std::int64_t total_us);
+  void count_request(const Request& request, Ending ending, std::int32_t longest_answer);
   /// Pauses or resumes the request's sequences if reader_full || set_aside changed.
   void settle_pause(Live& live);
   void note_launch(const StepBatch& batch, std::int64_t now);
@@ -143,6 +152,7 @@ class StepLoop {
   void count_token(Live& live, Choice& choice, Token token, std::int64_t now);
   void fill_logprobs(const Live& live, std::int32_t sample);
   void lose_device(const Error& error);
+  bool fails_too_often(std::int64_t now);
   void note_progress(Live& live, Choice& choice, const StepRow& row);
   void give_up(const Error& error);
   bool is_suspect(const Live& live) const;
@@ -169,7 +179,8 @@ class StepLoop {
   Error device_error_;
   std::int32_t failed_recoveries_ = 0;
   std::int32_t failures_in_a_row_ = 0;
-  bool isolating_ = false;  // suspects are computed one by one, the others wait
+  std::vector<std::int64_t> failures_us_;  // the latest, a ring of failures_in_window_max
+  bool isolating_ = false;                 // suspects are computed one by one, the others wait
   std::int64_t waiting_since_us_ =
       0;  // since when the oldest step in flight is the oldest; its deadline counts from here
   LateMasks late_masks_;  // of the newest step in flight

@@ -21,6 +21,7 @@ Result<std::unique_ptr<TokenMask>> TokenMask::open(const Request& request,
   }
   std::unique_ptr<TokenMask> token_mask(new TokenMask(request, std::move(matcher), vocabulary));
   KOHO_TRY(token_mask->refresh());
+  KOHO_TRY(token_mask->dead_end());
   return token_mask;
 }
 
@@ -51,6 +52,10 @@ void TokenMask::set(Token token, bool allowed) {
   const auto at = static_cast<std::size_t>(token);
   const std::uint32_t bit = 1U << (at % 32);
   mask_[at / 32] = allowed ? mask_[at / 32] | bit : mask_[at / 32] & ~bit;
+}
+
+bool TokenMask::has_tokens() const {
+  return std::ranges::any_of(mask_, [](std::uint32_t word) { return word != 0; });
 }
 
 bool TokenMask::restricts_every_token() const {
@@ -89,12 +94,23 @@ Status TokenMask::accept(Token token) {
 void TokenMask::keep_to_lists() {
   if (!allowed_.empty())
     for (std::size_t i = 0; i < mask_.size(); ++i) mask_[i] &= allowed_[i];
+  emptied_by_ = {};
+  const bool any = has_tokens();
   for (const std::vector<Token>& sequence : request_.banned_sequences) {
     const auto before = static_cast<std::ptrdiff_t>(sequence.size()) - 1;
     if (static_cast<std::ptrdiff_t>(last_.size()) >= before &&
         std::equal(last_.end() - before, last_.end(), sequence.begin()))
       set(sequence.back(), false);
   }
+  if (!has_tokens()) emptied_by_ = any ? "bad_words" : "allowed_token_ids";
+}
+
+Status TokenMask::dead_end() const {
+  if (emptied_by_.empty()) return {};
+  return make_field_error(ErrorCode::invalid_argument, emptied_by_,
+                          "{}: allowed_token_ids, bad_words and min_tokens together leave no token "
+                          "to sample after {} tokens of the answer",
+                          tokens_);
 }
 
 Status TokenMask::refresh() {
@@ -120,7 +136,7 @@ Status TokenMask::refresh() {
   }
   KOHO_TRY(matcher_->fill_mask(mask_));
   for (const Token stop : request_.stop_tokens) set(stop, false);
-  const bool more = std::ranges::any_of(mask_, [](std::uint32_t word) { return word != 0; });
+  const bool more = has_tokens();
   const bool may_end = matcher_->can_end() && (!more || tokens_ >= request_.min_tokens);
   if (may_end)
     for (const Token stop : request_.stop_tokens) set(stop, true);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -22,10 +23,11 @@ class TokenMask {
   /// Whether anything in the request keeps tokens out.
   static bool is_needed(const Request& request);
   /// Requires: is_needed(request), which outlives the token mask. Errors: as
-  /// CompiledGrammar::start.
+  /// CompiledGrammar::start and dead_end().
   static Result<std::unique_ptr<TokenMask>> open(const Request& request, std::int32_t vocabulary);
 
-  /// Takes the token that was sampled. Errors: internal: the mask did not allow it; as Matcher's.
+  /// Takes the token that was sampled. Errors: internal: the mask did not allow it; as
+  /// Matcher's.
   Status accept(Token token);
 
   /// Of the tokens that may come next; its memory stays where it is. Empty: all may, and
@@ -37,6 +39,9 @@ class TokenMask {
   /// No token may come: the answer is complete, and there is no stop token that would say so, or it
   /// has come.
   bool complete() const { return complete_; }
+  /// Whether a next token exists. Errors: invalid_argument: the request's own lists leave none; the
+  /// field that left none is named.
+  Status dead_end() const;
 
  private:
   TokenMask(const Request& request, std::unique_ptr<Matcher> matcher, std::int32_t vocabulary);
@@ -44,6 +49,7 @@ class TokenMask {
   bool is_stop(Token token) const;
   void set(Token token, bool allowed);
   void keep_to_lists();
+  bool has_tokens() const;
   bool restricts_every_token() const;
 
   const Request& request_;
@@ -53,6 +59,7 @@ class TokenMask {
   std::vector<Token> last_;             // tokens, as many as a banned sequence needs …
   std::size_t last_max_ = 0;            // … at most: all but the last of the longest one
   std::int32_t tokens_ = 0;             // accepted
+  std::string_view emptied_by_;         // the field whose list left no token to come next, or ""
   bool reasoning_;
   bool complete_ = false;
   bool idle_ = false;

@@ -130,6 +130,21 @@ TEST(TokenMask, AListAllowsItsTokensAlone) {
   }
 }
 
+TEST(TokenMask, ListsThatLeaveNoTokenNameTheirField) {
+  Request dead = request();
+  dead.allowed_tokens = {5};
+  dead.banned_sequences = {{5, 5}};
+  const std::unique_ptr<TokenMask> token_mask = *TokenMask::open(dead, kVocabulary);
+  ASSERT_TRUE(token_mask->dead_end().ok());
+  ASSERT_TRUE(token_mask->accept(5).ok());
+  EXPECT_EQ(token_mask->dead_end().error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(token_mask->dead_end().error().field, "bad_words");
+  dead.banned_sequences = {};
+  dead.allowed_tokens = {kStop};
+  dead.min_tokens = 1;
+  EXPECT_EQ(TokenMask::open(dead, kVocabulary).error().field, "allowed_token_ids");
+}
+
 TEST(TokenMask, ABannedSequenceIsNotCompleted) {
   Request banned = request();
   banned.banned_sequences = {{5}, {1, 2, 3}};

@@ -3,8 +3,10 @@
 // find what can be satisfied, check oneOf.
 #include "grammar/schema.h"
 
+#include "grammar/schema_merge.h"
 #include "grammar/schema_relaxation.h"
 #include "grammar/schema_tree.h"
+#include "grammar/schema_values.h"
 
 namespace koho {
 
@@ -13,14 +15,28 @@ Result<std::unique_ptr<Schema::Tree>> Schema::Tree::read(std::string_view text,
                                                          SchemaStrictness strictness) {
   auto tree = std::make_unique<Tree>();
   if (text.size() > limits.bytes_max)
-    return fault(kGrammarTooComplex, "$", "the schema has {} bytes; the limit is {}", text.size(),
-                 limits.bytes_max);
+    return fault(
+        kGrammarTooComplex, "$",
+        "the schema has {} bytes; the limit is {}: write a long enum as a pattern of its values' "
+        "form, or let the value be any string and check the answer",
+        text.size(), limits.bytes_max);
   Result<Value> root = json::parse(text, {.depth_max = limits.depth_max});
+  if (!root.ok() && root.error().reason == ErrorReason::beyond_64_bits)
+    return fault(kUnsupportedSchema, "$",
+                 "{}: give a minimum, maximum or other number within 64 bits, or leave it out",
+                 root.error().message);
   if (!root.ok())
     return fault(
         root.error().reason == ErrorReason::too_deep ? kGrammarTooComplex : kInvalidGrammar, "$",
         "{}", root.error().message);
   tree->root_ = std::move(root).value();
+  Value merged = copy_value(tree->root_);
+  merge_schemas(merged);
+  // Merging may make a choice of a tool's object. Relaxed, the object itself says more.
+  const bool keeps_object = strictness == SchemaStrictness::strict ||
+                            tree->root_.find("properties") == nullptr ||
+                            merged.find("properties") != nullptr;
+  if (keeps_object) tree->root_ = std::move(merged);
   if (strictness != SchemaStrictness::strict) relax_schema(tree->root_, strictness);
   tree->add(tree->root_, "$", "#");
   KOHO_TRY(tree->resolve());

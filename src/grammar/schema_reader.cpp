@@ -4,7 +4,9 @@
 // (schema_check.cpp).
 #include <algorithm>
 #include <array>
+#include <cmath>
 
+#include "grammar/pattern_rewrite.h"
 #include "grammar/schema_tree.h"
 
 namespace koho {
@@ -55,6 +57,23 @@ bool stays_unescaped(std::string_view pattern) {
     }
   }
   return ascii || !wide;
+}
+
+constexpr double kBoundMax = 9.2e18;  // of a number: xgrammar compares within 64 bits
+
+/// What to write in place of a keyword that a grammar cannot express.
+std::string_view instead_of(std::string_view keyword) {
+  if (keyword == "not")
+    return ", except of a type, of values beside a `type` or an enum, of required members, and of "
+           "anyOf of these; write what is allowed in place of what is not";
+  if (keyword == "if" || keyword == "then" || keyword == "else")
+    return "; write the cases as anyOf, each with a required property whose const or enum differs";
+  if (keyword.starts_with("depend"))
+    return "; write the cases as anyOf, one with all of the members, one without them";
+  if (keyword.ends_with("ontains")) return "; give the item its place with prefixItems";
+  if (keyword == "additionalItems") return "; use items beside prefixItems";
+  if (keyword.starts_with("$")) return "; use $defs and $ref";
+  return "";
 }
 
 }  // namespace
@@ -118,10 +137,13 @@ Status Schema::Tree::read_types(int index) {
   for (const json::Member& member : *node.value->object()) {
     if (is_one_of(kUnsupported, member.name))
       return fault(kUnsupportedSchema, node.path,
-                   "{} is not supported: a grammar cannot express it", member.name);
+                   "{} is not supported: a grammar cannot express it{}", member.name,
+                   instead_of(member.name));
     if (member.name == "uniqueItems" && member.value.boolean().value_or(true))
       return fault(kUnsupportedSchema, node.path,
-                   "uniqueItems is not supported: a grammar cannot express it");
+                   "uniqueItems is not supported: a grammar cannot express it, except where items "
+                   "has an enum of at most 8 scalars, or maxItems is 1; leave it out, and check "
+                   "the answer");
     if (member.name == "unevaluatedProperties" && member.value.boolean().value_or(true))
       return fault(kUnsupportedSchema, node.path, "unevaluatedProperties must be false or absent");
   }
@@ -201,8 +223,11 @@ Status Schema::Tree::read_primary(int index) {
     return {};
   }
   if (primary == "allOf" && list->size() != 1)
-    return fault(kUnsupportedSchema, at(index).path + ".allOf",
-                 "allOf must have exactly one schema, found {}: merge them into one", list->size());
+    return fault(
+        kUnsupportedSchema, at(index).path + ".allOf",
+        "these {} schemas cannot be merged (two patterns, formats or tuples, recursion, or "
+        "too many alternatives): write one schema in their place",
+        list->size());
   for (std::size_t i = 0; i < list->size(); ++i) {
     const int option = add((*list)[i], fmt::format("{}.{}[{}]", at(index).path, primary, i), {});
     at(index).options.push_back(option);
@@ -324,6 +349,10 @@ Status Schema::Tree::read_text(int index) {
     return fault(kInvalidGrammar, at(index).path + ".format", "format must be a string");
   if (pattern != nullptr && pattern->string() == nullptr)
     return fault(kInvalidGrammar, at(index).path + ".pattern", "pattern must be a string");
+  if (pattern != nullptr) {
+    Result<std::string> rewritten = PatternRewriter().rewrite(*pattern->string());
+    if (!rewritten.ok()) return placed(at(index).path + ".pattern", std::move(rewritten).error());
+  }
   if (pattern != nullptr && !stays_unescaped(*pattern->string()))
     return fault(kUnsupportedSchema, at(index).path + ".pattern", "{}", kUnsupportedPattern);
   const bool length = value.find("minLength") != nullptr || value.find("maxLength") != nullptr;
@@ -343,6 +372,10 @@ Status Schema::Tree::read_bounds(int index) {
     const bool bound = name.starts_with("exclusiveM") || name == "multipleOf" ||
                        name == "minimum" || name == "maximum";
     if (limits_type(name) == 0 || !(count || bound)) continue;
+    if (bound && member.value.number() && std::abs(*member.value.number()) > kBoundMax)
+      return fault(kUnsupportedSchema, fmt::format("{}.{}", at(index).path, name),
+                   "{} must be within -2^63 and 2^63 (64 bits): leave it out to allow any number",
+                   name);
     if (bound ? !member.value.number() : !member.value.integer() || *member.value.integer() < 0)
       return fault(kInvalidGrammar, fmt::format("{}.{}", at(index).path, name), "{} must be a {}",
                    name, bound ? "number" : "non-negative integer");

@@ -170,9 +170,12 @@ void Schema::Tree::write_object(ObjectWriter& object, const Node& node) const {
     return;
   }
   if (node.properties.empty()) {
-    if (node.names >= 0) write_child(object.key("propertyNames"), node.names);
+    if (node.names >= 0 && at(node.names).productive)
+      write_child(object.key("propertyNames"), node.names);
     std::string& others = object.key("additionalProperties");
-    if (!allows_others(node) || (node.additional >= 0 && !at(node.additional).productive)) {
+    const bool no_names = node.names >= 0 && !at(node.names).productive;
+    if (no_names || !allows_others(node) ||
+        (node.additional >= 0 && !at(node.additional).productive)) {
       others += "false";
     } else if (node.additional >= 0) {
       write_child(others, node.additional);

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/json_writer.h"
 #include "grammar/counted_grammar.h"
+#include "grammar/pattern_rewrite.h"
 #include "grammar/structural_tag.h"
 #include "grammar/text_limits.h"
 #include "grammar/tool_grammar.h"
@@ -396,15 +397,16 @@ Result<XgrammarAdapter::GrammarSource> XgrammarAdapter::source_of(const Constrai
       source.text = schema.text();
       break;
     }
-    case Kind::regex:
+    case Kind::regex: {
       KOHO_TRY(check_text("regex", constraint.text, limits_));
-      source.text = constraint.text;
+      KOHO_TRY_ASSIGN(source.text, PatternRewriter().rewrite(constraint.text));
       if (std::optional<CountedPattern> counted = counted_pattern(source.text);
           counted && limits_.count_lengths) {
         source.text = std::move(counted->unbounded);
         source.lengths = LengthPlan{.places = {}, .whole = counted->bounds};
       }
       break;
+    }
     case Kind::ebnf:
       KOHO_TRY(check_text("grammar", constraint.text, limits_));
       source.text = constraint.text;

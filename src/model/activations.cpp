@@ -83,7 +83,7 @@ Result<Activations> Activations::allocate(Backend& backend,
   KOHO_TRY_ASSIGN(a.last_block_output, tensor(DType::bf16, {rows, widths.hidden}));
   KOHO_TRY_ASSIGN(a.last,
                   ActivationBuffer::allocate(backend, rows, widths.hidden, widths.head_needs));
-  KOHO_TRY_ASSIGN(a.logits, tensor(DType::f32, {rows, widths.vocabulary}));
+  KOHO_TRY_ASSIGN(a.logits, tensor(DType::f32, {widths.logit_rows, widths.vocabulary}));
   return a;
 }
 

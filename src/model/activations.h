@@ -45,6 +45,7 @@ struct ActivationWidths {
   std::int64_t ffn = 0;  // F of the widest dense layer, or of the shared expert under DP attention
   std::int64_t experts_top = 0;  // A
   std::int64_t vocabulary = 0;   // V
+  std::int64_t logit_rows = 0;   // that this rank samples, of a step's R at most
   ActivationNeeds hidden_needs;  // of all layers together
   ActivationNeeds query_needs;
   ActivationNeeds ffn_needs;
@@ -69,7 +70,7 @@ struct Activations {
   Tensor last_residual;               // [R, H] bf16: rows whose logits are wanted
   Tensor last_block_output;           // [R, H] bf16
   ActivationBuffer last;              // [R, H]
-  Tensor logits;                      // [R, V] f32
+  Tensor logits;                      // [logit_rows, V] f32
 };
 
 }  // namespace koho

@@ -9,7 +9,7 @@
 
 namespace koho {
 
-Result<TensorView> Glm4Moe::forward(const Batch& batch) {
+Result<SampledLogits> Glm4Moe::forward(const Batch& batch) {
   KOHO_TRY(check_limits(batch));
   const std::int64_t tokens = batch.tokens;
   const TensorView residual = activations_.residual.view().first(tokens);          // [T, H]
@@ -28,7 +28,7 @@ Result<TensorView> Glm4Moe::forward(const Batch& batch) {
 
     x = activations_.x.view(tokens, block_needs(layer));
     KOHO_TRY(add_norm(x, layer.post_attention_norm));
-    KOHO_TRY(layer.moe ? moe_block(*layer.moe, x, block_output)
+    KOHO_TRY(layer.moe ? moe_block(*layer.moe, batch, x, block_output)
                        : mlp_block(*layer.mlp, x, block_output));
 
     if (i + 1 == layers_.size()) break;  // the head adds the last block's output
@@ -83,6 +83,7 @@ Status Glm4Moe::mlp_block(const LayerWeights::Mlp& mlp,
 
 /// block_output = sum of the A chosen experts' outputs, weighted, + shared(x)
 Status Glm4Moe::moe_block(const LayerWeights::Moe& moe,
+                          const Batch& batch,
                           const Activation& x,
                           TensorView block_output) {
   const std::int64_t tokens = block_output.size(0);
@@ -91,33 +92,36 @@ Status Glm4Moe::moe_block(const LayerWeights::Moe& moe,
 
   KOHO_TRY(
       backend_->route(routing, x.values, moe.router.view(), moe.correction_bias.view(), router_));
-  KOHO_TRY_ASSIGN(const DispatchedTokens work,
-                  collectives_.dispatch_to_experts(x, routing, block_output, moe.dispatched));
+  KOHO_TRY_ASSIGN(
+      const DispatchedTokens work,
+      collectives_.dispatch_to_experts(x, routing, block_output, moe.dispatched, batch.row_starts));
   if (moe.shared) KOHO_TRY(mlp_block(*moe.shared, x, block_output));
+  KOHO_TRY(collectives_.wait_for_dispatch());
   KOHO_TRY(backend_->experts(work.out, work.x, work.routing, moe.experts));
   return collectives_.combine_from_experts(block_output, work);
 }
 
 /// logits = lm_head(rms_norm(residual + block_output)), for the R rows alone
-Result<TensorView> Glm4Moe::head(const Batch& batch, TensorView residual, TensorView block_output) {
+Result<SampledLogits> Glm4Moe::head(const Batch& batch,
+                                    TensorView residual,
+                                    TensorView block_output) {
   const std::int64_t rows = batch.logit_rows.size(0);
   const TensorView last_residual = activations_.last_residual.view().first(rows);          // [R, H]
   const TensorView last_block_output = activations_.last_block_output.view().first(rows);  // [R, H]
   const Activation last = activations_.last.view(rows, head_.needs);                       // [R, H]
-  const TensorView logits = activations_.logits.view().first(rows);                        // [R, V]
+  const SampledLogits logits = this->logits(rows);
 
-  KOHO_TRY(collectives_.all_reduce(block_output));
   KOHO_TRY(backend_->gather_rows(last_residual, residual, batch.logit_rows));
   KOHO_TRY(backend_->gather_rows(last_block_output, block_output, batch.logit_rows));
-  KOHO_TRY(
-      backend_->add_rms_norm(last, last_residual, last_block_output, final_norm_.view(), eps_));
+  KOHO_TRY(collectives_.all_reduce_add_norm(last, last_residual, last_block_output,
+                                            final_norm_.view(), eps_));
   if (logits_shard_.empty()) {
-    KOHO_TRY(backend_->linear(logits, last, head_));
+    KOHO_TRY(backend_->linear(logits.values, last, head_));
     return logits;
   }
   const TensorView shard = logits_shard_.view().first(rows);  // [R, V / ranks]
   KOHO_TRY(backend_->linear(shard, last, head_));
-  KOHO_TRY(collectives_.all_gather_logits(logits, shard));
+  KOHO_TRY(collectives_.exchange_logits(logits.values, shard));
   return logits;
 }
 

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loading a model: cuts this rank's part of every weight, gives it to the backend, then allocates
-// everything that a step needs. The forward pass is in model/forward.cpp.
+// Loading a model: gives this rank's part of every weight to the backend, then allocates everything
+// that a step needs. The forward pass is in model/forward.cpp.
 #include "model/glm4_moe.h"
 
 #include <algorithm>
 #include <array>
 #include <string>
 
+#include "model/rank_sources.h"
 #include "model/rope.h"
 
 namespace koho {
 namespace {
 
-/// Cuts and places the weights of one rank.
+/// Places the weights of one rank, which rank_sources() has cut.
 struct Placer {
   Backend& backend;
   const Shard& shard;
@@ -22,70 +23,54 @@ struct Placer {
     return backend.place(source);
   }
 
-  Result<Linear> qkv(const AttentionSources& attention, Range query, Range key_value) const {
-    KOHO_TRY_ASSIGN(LinearSource q, rows_of(attention.q, query));
-    KOHO_TRY_ASSIGN(LinearSource k, rows_of(attention.k, key_value));
-    KOHO_TRY_ASSIGN(LinearSource v, rows_of(attention.v, key_value));
-    return backend.place_linear(std::array{q, k, v});
-  }
-
-  Result<Linear> columns(const LinearSource& source, Range range) const {
-    KOHO_TRY_ASSIGN(LinearSource part, columns_of(source, range));
-    return backend.place_linear(std::array{part});
+  Result<Linear> linear(const LinearSource& source) const {
+    return backend.place_linear(std::array{source});
   }
 
   Result<LayerWeights::Mlp> mlp(const MlpSource& source) const {
-    KOHO_TRY_ASSIGN(MlpSource part, slice_of(source, shard.of_tokens()));
     LayerWeights::Mlp mlp;
-    KOHO_TRY_ASSIGN(mlp.gate_up, backend.place_linear(std::array{part.gate, part.up}));
-    KOHO_TRY_ASSIGN(mlp.down, backend.place_linear(std::array{part.down}));
+    KOHO_TRY_ASSIGN(mlp.gate_up, backend.place_linear(std::array{source.gate, source.up}));
+    KOHO_TRY_ASSIGN(mlp.down, linear(source.down));
     return mlp;
   }
 
-  Result<LayerWeights::Moe> moe(const MoeSources& source) const {
+  /// `all` has the experts of every rank.
+  Result<LayerWeights::Moe> moe(const MoeSources& source, const MoeSources& all) const {
     LayerWeights::Moe moe;
     KOHO_TRY_ASSIGN(moe.router, whole(source.router));
     KOHO_TRY_ASSIGN(moe.correction_bias, whole(source.correction_bias));
-    for (const MlpSource& expert : source.experts)
+    for (const MlpSource& expert : all.experts)
       moe.dispatched =
           moe.dispatched | activation_needs(expert.gate.quant) | activation_needs(expert.up.quant);
     ExpertsSource local;
-    const auto total = static_cast<std::int64_t>(source.experts.size());
-    Range range{0, total};
+    local.total = static_cast<std::int64_t>(all.experts.size());
     if (shard.experts == ExpertLayout::expert_parallel) {
-      KOHO_TRY_ASSIGN(range, share(shard, total, "experts"));
+      KOHO_TRY_ASSIGN(const Range own, share(shard, local.total, "experts"));
+      local.first = own.begin;
     }
-    local.first = range.begin;
-    local.total = total;
-    for (std::int64_t expert = range.begin; expert < range.begin + range.count; ++expert) {
-      const MlpSource& mlp = source.experts[static_cast<std::size_t>(expert)];
-      if (shard.experts == ExpertLayout::expert_parallel) {
-        local.experts.push_back(mlp);
-      } else {
-        KOHO_TRY_ASSIGN(MlpSource part, slice_of(mlp, shard));
-        local.experts.push_back(part);
-      }
-    }
+    local.experts = source.experts;
     if (shard.dispatches_tokens()) {
       // A rank computes its own tokens' shared expert, whole, while it dispatches them.
       KOHO_TRY_ASSIGN(moe.shared, mlp(source.shared));
     } else {
-      KOHO_TRY_ASSIGN(local.shared, slice_of(source.shared, shard));
+      local.shared = source.shared;
     }
     KOHO_TRY_ASSIGN(moe.experts, backend.place_experts(local));
     return moe;
   }
 
-  Result<LayerWeights> layer(const LayerSources& source, Range query, Range key_value) const {
+  Result<LayerWeights> layer(const LayerSources& source, const LayerSources& all) const {
     LayerWeights layer;
+    const AttentionSources& attention = source.attention;
     KOHO_TRY_ASSIGN(layer.input_norm, whole(source.input_norm));
-    KOHO_TRY_ASSIGN(layer.qkv, qkv(source.attention, query, key_value));
-    KOHO_TRY_ASSIGN(layer.q_norm, whole(source.attention.q_norm));
-    KOHO_TRY_ASSIGN(layer.k_norm, whole(source.attention.k_norm));
-    KOHO_TRY_ASSIGN(layer.o, columns(source.attention.o, query));
+    KOHO_TRY_ASSIGN(layer.qkv,
+                    backend.place_linear(std::array{attention.q, attention.k, attention.v}));
+    KOHO_TRY_ASSIGN(layer.q_norm, whole(attention.q_norm));
+    KOHO_TRY_ASSIGN(layer.k_norm, whole(attention.k_norm));
+    KOHO_TRY_ASSIGN(layer.o, linear(attention.o));
     KOHO_TRY_ASSIGN(layer.post_attention_norm, whole(source.post_attention_norm));
     if (source.moe) {
-      KOHO_TRY_ASSIGN(layer.moe, moe(*source.moe));
+      KOHO_TRY_ASSIGN(layer.moe, moe(*source.moe, *all.moe));
     } else {
       KOHO_TRY_ASSIGN(layer.mlp, mlp(*source.mlp));
     }
@@ -109,7 +94,7 @@ Result<Glm4Moe> Glm4Moe::load(const ModelConfig& config,
                               const LoadSettings& settings,
                               Backend& backend,
                               Communicator& communicator) {
-  KOHO_TRY(check_shard(config, settings.shard));
+  KOHO_TRY_ASSIGN(const ModelSources own, rank_sources(config, sources, settings.shard));
   Glm4Moe model(config, settings.shard, backend, communicator);
   const Shard& shard = model.shard_;
   const Shard tokens = shard.of_tokens();
@@ -118,8 +103,6 @@ Result<Glm4Moe> Glm4Moe::load(const ModelConfig& config,
                   share(tokens, config.num_attention_heads, "query heads"));
   KOHO_TRY_ASSIGN(const Range kv_heads,
                   share(tokens, config.num_key_value_heads, "key/value heads"));
-  const Range query{query_heads.begin * config.head_dim, query_heads.count * config.head_dim};
-  const Range key_value{kv_heads.begin * config.head_dim, kv_heads.count * config.head_dim};
   KOHO_TRY_ASSIGN(const Range vocabulary,
                   share(tokens, config.vocab_size, "rows of the vocabulary"));
 
@@ -140,15 +123,14 @@ Result<Glm4Moe> Glm4Moe::load(const ModelConfig& config,
   model.limits_.kv_heads = model.heads_.kv_heads;
   model.limits_.head_width = model.heads_.width;
 
-  KOHO_TRY_ASSIGN(model.embedding_, placer.whole(sources.embedding));
+  KOHO_TRY_ASSIGN(model.embedding_, placer.whole(own.embedding));
   for (std::size_t i = 0; i < sources.layers.size(); ++i) {
-    Result<LayerWeights> layer = placer.layer(sources.layers[i], query, key_value);
+    Result<LayerWeights> layer = placer.layer(own.layers[i], sources.layers[i]);
     if (!layer.ok()) return std::move(layer).error().with_context("layer " + std::to_string(i));
     model.layers_.push_back(std::move(layer).value());
   }
-  KOHO_TRY_ASSIGN(model.final_norm_, placer.whole(sources.final_norm));
-  KOHO_TRY_ASSIGN(LinearSource head, rows_of(sources.lm_head, vocabulary));
-  KOHO_TRY_ASSIGN(model.head_, backend.place_linear(std::array{head}));
+  KOHO_TRY_ASSIGN(model.final_norm_, placer.whole(own.final_norm));
+  KOHO_TRY_ASSIGN(model.head_, placer.linear(own.lm_head));
 
   KOHO_TRY_ASSIGN(Tensor rope, make_rope_table(model.limits_.context_max, config.rotary_dim(),
                                                config.rope_theta));
@@ -158,8 +140,17 @@ Result<Glm4Moe> Glm4Moe::load(const ModelConfig& config,
                           {rope.view().data, static_cast<std::size_t>(rope.view().bytes())}));
   KOHO_TRY_ASSIGN(model.activations_,
                   Activations::allocate(backend, model.limits_, model.widths()));
-  KOHO_TRY(model.collectives_.allocate(model.limits_.tokens_max, config.hidden_size,
-                                       config.num_experts_per_tok, model.dispatched_needs()));
+  // Under data-parallel attention captured decode steps of all ranks are padded to the same rows.
+  StepLimits limits = model.limits_;
+  if (shard.dispatches_tokens() && backend.supports_graphs())
+    limits.tokens_max =
+        std::max(round_up(limits.tokens_max, shard.ranks), shard.ranks * limits.sequences_max);
+  KOHO_TRY(model.collectives_.allocate({.tokens_max = limits.tokens_max,
+                                        .hidden = config.hidden_size,
+                                        .top_k = config.num_experts_per_tok,
+                                        .needs = model.dispatched_needs(),
+                                        .logit_rows_max = limits.logit_rows_max,
+                                        .logit_columns = vocabulary.count}));
   if (tokens.ranks > 1) {
     KOHO_TRY_ASSIGN(model.logits_shard_,
                     backend.allocate(DType::f32, {model.limits_.logit_rows_max, vocabulary.count},
@@ -170,7 +161,7 @@ Result<Glm4Moe> Glm4Moe::load(const ModelConfig& config,
                                                                .kv_heads = kv_heads.count,
                                                                .width = config.head_dim,
                                                                .dtype = settings.kv_dtype}));
-  KOHO_TRY(backend.reserve(model.limits_));
+  KOHO_TRY(backend.reserve(limits));
   return model;
 }
 
@@ -209,6 +200,8 @@ ActivationWidths Glm4Moe::widths() const {
                           .ffn = 0,
                           .experts_top = 0,
                           .vocabulary = config_.vocab_size,
+                          .logit_rows = collectives_.padded_sampled_rows(limits_.logit_rows_max) /
+                                        collectives_.sampling_ranks(),
                           .hidden_needs = {},
                           .query_needs = {},
                           .ffn_needs = {},

@@ -51,6 +51,13 @@ struct LoadSettings {
   DType kv_dtype = DType::bf16;
 };
 
+/// The logits of the rows that a rank samples: all of a step's R, or its part of them where ranks
+/// cut the vocabulary.
+struct SampledLogits {
+  TensorView values;  // [count, V] f32: rows `first` … of the R
+  std::int64_t first = 0;
+};
+
 class Glm4Moe {
  public:
   /// Places this rank's part of the weights and allocates everything that a step needs. Requires:
@@ -63,14 +70,17 @@ class Glm4Moe {
                               Communicator& communicator);
 
   /// Runs one step: stores the keys and values of the batch's tokens and returns the logits of
-  /// batch.logit_rows.
+  /// batch.logit_rows, those that this rank samples. They are valid until the next step.
   ///
-  /// shapes    result [R, V] f32, valid until the next step
   /// errors    invalid_argument: the batch exceeds the limits
-  Result<TensorView> forward(const Batch& batch);
+  Result<SampledLogits> forward(const Batch& batch);
 
-  /// The latest step's first `rows` rows of logits. Requires: it had as many.
-  TensorView logits(std::int64_t rows) { return activations_.logits.view().first(rows); }
+  /// The latest step's logits, if its R was `rows`.
+  SampledLogits logits(std::int64_t rows) {
+    const RowRange own = collectives_.sampled_rows(rows);
+    return {activations_.logits.view().first(own.count), own.first};
+  }
+  Collectives& collectives() { return collectives_; }
 
   /// What the latest MoE layer's router chose for the first `tokens` tokens, [T, A]. Requires: the
   /// model has an MoE layer.
@@ -94,8 +104,11 @@ class Glm4Moe {
                          const Activation& x,
                          TensorView block_output);
   Status mlp_block(const LayerWeights::Mlp& mlp, const Activation& x, TensorView block_output);
-  Status moe_block(const LayerWeights::Moe& moe, const Activation& x, TensorView block_output);
-  Result<TensorView> head(const Batch& batch, TensorView residual, TensorView block_output);
+  Status moe_block(const LayerWeights::Moe& moe,
+                   const Batch& batch,
+                   const Activation& x,
+                   TensorView block_output);
+  Result<SampledLogits> head(const Batch& batch, TensorView residual, TensorView block_output);
 
   ActivationNeeds block_needs(const LayerWeights& layer) const;  // what its MLP or MoE block reads
   ActivationNeeds dispatched_needs() const;                      // of all layers together

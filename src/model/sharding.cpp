@@ -92,22 +92,33 @@ Collectives::Collectives(Backend& backend,
     : backend_(&backend),
       communicator_(&communicator),
       dispatches_(shard.dispatches_tokens()),
+      cuts_vocabulary_(shard.of_tokens().ranks > 1),
       experts_per_rank_(shard.experts == ExpertLayout::expert_parallel ? experts / shard.ranks
                                                                        : 0) {}
 
-Status Collectives::allocate(std::int64_t tokens_max,
-                             std::int64_t hidden,
-                             std::int64_t top_k,
-                             const ActivationNeeds& needs) {
-  if (!dispatches_) return {};
-  const auto tensor = [&](DType dtype, std::int64_t width) {
-    return backend_->allocate(dtype, {tokens_max, width}, "tokens dispatched to experts");
-  };
-  KOHO_TRY_ASSIGN(x_, ActivationBuffer::allocate(*backend_, tokens_max, hidden, needs));
-  KOHO_TRY_ASSIGN(expert_ids_, tensor(DType::i32, top_k));
-  KOHO_TRY_ASSIGN(expert_weights_, tensor(DType::f32, top_k));
-  KOHO_TRY_ASSIGN(out_, tensor(DType::bf16, hidden));
-  return {};
+Status Collectives::allocate(const Room& room) {
+  CollectiveSizes sizes{
+      .tokens_max = room.tokens_max, .hidden = room.hidden, .logit_rows_max = room.logit_rows_max};
+  if (cuts_vocabulary_) {
+    sizes.logit_columns = room.logit_columns;
+    sizes.gathered_row_bytes = 8 + 8 * kTopLogprobsMax;  // ids, log-probabilities, the likeliest
+  }
+  if (dispatches_) {
+    const auto tensor = [&](DType dtype, std::int64_t width) {
+      return backend_->allocate(dtype, {room.tokens_max, width}, "tokens dispatched to experts");
+    };
+    KOHO_TRY_ASSIGN(
+        x_, ActivationBuffer::allocate(*backend_, room.tokens_max, room.hidden, room.needs));
+    KOHO_TRY_ASSIGN(expert_ids_, tensor(DType::i32, room.top_k));
+    KOHO_TRY_ASSIGN(expert_weights_, tensor(DType::f32, room.top_k));
+    KOHO_TRY_ASSIGN(out_, tensor(DType::bf16, room.hidden));
+    const Activation x = x_.view(1, room.needs);
+    for (const TensorView& view :
+         {x.values, x.quantized, x.scales, x.block_quantized, x.block_scales,
+          expert_ids_.view().first(1), expert_weights_.view().first(1)})
+      sizes.dispatched_row_bytes += view.bytes();
+  }
+  return communicator_->reserve(sizes);
 }
 
 Status Collectives::all_reduce_add_norm(const Activation& out,
@@ -115,24 +126,37 @@ Status Collectives::all_reduce_add_norm(const Activation& out,
                                         TensorView block_output,
                                         ConstTensorView weight,
                                         float eps) {
-  KOHO_TRY(all_reduce(block_output));
+  if (!dispatches_ && communicator_->ranks() > 1) {  // else every rank has the whole
+    if (backend_->trace().skips(Op::all_reduce)) return {};
+    const Trace::Span span(backend_->trace(), Op::all_reduce);
+    KOHO_TRY_ASSIGN(const bool fused,
+                    communicator_->all_reduce_add_norm(out, residual, block_output, weight, eps));
+    if (fused) return {};
+    KOHO_TRY(communicator_->all_reduce(block_output));
+  }
   return backend_->add_rms_norm(out, residual, block_output, weight, eps);
 }
 
-Status Collectives::all_reduce(TensorView block_output) {
-  if (dispatches_) return {};  // every rank has the whole of its own tokens
-  return communicator_->all_reduce(block_output);
+Status Collectives::exchange_logits(TensorView logits, ConstTensorView part) {
+  if (backend_->trace().skips(Op::exchange_logits)) return {};
+  const Trace::Span span(backend_->trace(), Op::exchange_logits);
+  return communicator_->exchange_rows(logits, part);
 }
 
-Status Collectives::all_gather_logits(TensorView logits, ConstTensorView part) {
-  return communicator_->all_gather_columns(logits, part);
+Status Collectives::gather_sampled(std::span<const TensorView> tensors) {
+  if (!cuts_vocabulary_ || backend_->trace().skips(Op::gather_sampled)) return {};
+  const Trace::Span span(backend_->trace(), Op::gather_sampled);
+  return communicator_->all_gather_rows(tensors);
 }
 
-Result<DispatchedTokens> Collectives::dispatch_to_experts(const Activation& x,
-                                                          const Routing& routing,
-                                                          TensorView block_output,
-                                                          const ActivationNeeds& needs) {
+Result<DispatchedTokens> Collectives::dispatch_to_experts(
+    const Activation& x,
+    const Routing& routing,
+    TensorView block_output,
+    const ActivationNeeds& needs,
+    std::span<const std::int64_t> row_starts) {
   if (!dispatches_) return DispatchedTokens{block_output, x, routing};
+  const Trace::Span span(backend_->trace(), Op::dispatch);
   const std::int64_t room = out_.view().size(0);
   const Activation arrived = x_.view(room, needs);
   std::array<DispatchTensor, 7> rows{DispatchTensor{routing.ids, expert_ids_.view()},
@@ -146,16 +170,23 @@ Result<DispatchedTokens> Collectives::dispatch_to_experts(const Activation& x,
   add(x.scales, arrived.scales);
   add(x.block_quantized, arrived.block_quantized);
   add(x.block_scales, arrived.block_scales);
-  KOHO_TRY_ASSIGN(const std::int64_t tokens,
-                  communicator_->dispatch({.ids = routing.ids, .ids_per_rank = experts_per_rank_},
-                                          std::span(rows).first(count)));
+  KOHO_TRY_ASSIGN(
+      const std::int64_t tokens,
+      communicator_->dispatch(
+          {.ids = routing.ids, .ids_per_rank = experts_per_rank_, .row_starts = row_starts},
+          std::span(rows).first(count)));
   return DispatchedTokens{
       out_.view().first(tokens), arrived.first(tokens),
       Routing{expert_ids_.view().first(tokens), expert_weights_.view().first(tokens)}};
 }
 
+Status Collectives::wait_for_dispatch() {
+  return dispatches_ ? communicator_->wait_for_dispatch() : Status();
+}
+
 Status Collectives::combine_from_experts(TensorView block_output, const DispatchedTokens& work) {
   if (!dispatches_) return {};
+  const Trace::Span span(backend_->trace(), Op::combine);
   return communicator_->combine(block_output, work.out);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What each rank of a replica holds, and the collectives that combine the ranks' results. Only this
-// file cuts a weight, and only this file calls a collective: all-reduce, all-gather, dispatch and
-// combine. The forward pass (model/forward.cpp) names the places where they happen.
+// file cuts a weight, and only this file calls a collective: all-reduce, exchange, all-gather,
+// dispatch and combine. The forward pass (model/forward.cpp) names the places where they happen.
 //
 //                               tensor-parallel attention (tp)   data-parallel attention (dp)
 //   tokens of a step            all of them                      those of the rank's own sequences
@@ -13,12 +13,13 @@
 //   shared expert               its rows / columns: all-reduce   all
 //   routed experts, EP          E / ranks experts: all-reduce    the same: dispatch, combine
 //   routed experts, TP          F / ranks of each: all-reduce    the same: dispatch, combine
-//   head                        its rows of V: all-gather        all
+//   head                        its rows of V: row exchange      all
 //
 // EP and TP of the routed experts are `--experts whole` and `sliced` on the command line.
 //
 //   all-reduce  one after attention and one after the FFN of each layer: block_output is summed
-//   all-gather  of the logits' columns, once a step
+//   exchange    gives each rank the whole logits of the rows that it samples, once a step
+//   all-gather  of what the ranks sampled, once a step (docs/decisions/0012)
 //   dispatch    sends each token to the ranks that hold its experts (all-to-all)
 //   combine     brings their outputs back and adds them (docs/decisions/0005)
 //
@@ -27,7 +28,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
+#include "base/arithmetic.h"
 #include "base/error.h"
 #include "comm/communicator.h"
 #include "model/activations.h"
@@ -96,32 +99,54 @@ class Collectives {
               const Shard& shard,
               std::int64_t experts);
 
-  /// Allocates room for the tokens that other ranks dispatch to this one. `tokens_max` bounds a
-  /// step's tokens of all ranks together, `top_k` is A, `needs` says in which formats experts read
-  /// x. Errors: resource_exhausted.
-  Status allocate(std::int64_t tokens_max,
-                  std::int64_t hidden,
-                  std::int64_t top_k,
-                  const ActivationNeeds& needs);
+  /// The largest step, of all ranks together.
+  struct Room {
+    std::int64_t tokens_max = 0;
+    std::int64_t hidden = 0;          // H
+    std::int64_t top_k = 0;           // A
+    ActivationNeeds needs;            // the formats in which experts of any rank read x
+    std::int64_t logit_rows_max = 0;  // R
+    std::int64_t logit_columns = 0;   // V / ranks, if ranks cut the vocabulary, else 0
+  };
+  /// Allocates what the communicator needs, and room for the tokens that other ranks dispatch to
+  /// this one. All ranks call it together. Errors: resource_exhausted; those of the communicator.
+  Status allocate(const Room& room);
 
-  /// block_output = its sum over the ranks; then add_rms_norm of ops/backend.h.
+  /// block_output = its sum over the ranks; then add_rms_norm of ops/backend.h. block_output is
+  /// unspecified afterwards.
   Status all_reduce_add_norm(const Activation& out,
                              TensorView residual,
                              TensorView block_output,
                              ConstTensorView weight,
                              float eps);
-  /// block_output = its sum over the ranks.
-  Status all_reduce(TensorView block_output);
-  /// logits [R, V] = the ranks' parts [R, V / ranks] side by side.
-  Status all_gather_logits(TensorView logits, ConstTensorView part);
+  /// The rows of R that this rank samples: a part of them where ranks cut the vocabulary.
+  RowRange sampled_rows(std::int64_t rows) const {
+    return cuts_vocabulary_ ? owned_rows(rows, communicator_->rank(), communicator_->ranks())
+                            : RowRange{0, rows};
+  }
+  /// The ranks among which a step's sampled rows are divided.
+  std::int64_t sampling_ranks() const { return cuts_vocabulary_ ? communicator_->ranks() : 1; }
+  /// Rows that arrays of R sampled rows are padded to: a multiple of the ranks that share them.
+  std::int64_t padded_sampled_rows(std::int64_t rows) const {
+    return round_up(rows, sampling_ranks());
+  }
+  /// Whole logits of the rows that this rank samples: logits [count, V] from every rank's part
+  /// [R, V / ranks].
+  Status exchange_logits(TensorView logits, ConstTensorView part);
+  /// Fills in what the other ranks sampled: each tensor has padded_sampled_rows() rows. Does
+  /// nothing where a rank samples all its rows.
+  Status gather_sampled(std::span<const TensorView> tensors);
 
   /// Sends tokens to the ranks that hold their experts; `needs`: the formats of x that experts of
-  /// any rank read. Without data-parallel attention tokens stay: the result is the arguments, and
-  /// its out is `block_output`.
+  /// any rank read, `row_starts`: Batch::row_starts. Without data-parallel attention tokens stay:
+  /// the result is the arguments, and its out is `block_output`. Runs beside what is enqueued until
+  /// wait_for_dispatch().
   Result<DispatchedTokens> dispatch_to_experts(const Activation& x,
                                                const Routing& routing,
                                                TensorView block_output,
-                                               const ActivationNeeds& needs);
+                                               const ActivationNeeds& needs,
+                                               std::span<const std::int64_t> row_starts);
+  Status wait_for_dispatch();
   /// The way back: adds the experts' outputs for this rank's tokens to `block_output`, which holds
   /// the shared expert's output. Does nothing where tokens stayed.
   Status combine_from_experts(TensorView block_output, const DispatchedTokens& work);
@@ -130,6 +155,7 @@ class Collectives {
   Backend* backend_;
   Communicator* communicator_;
   bool dispatches_;
+  bool cuts_vocabulary_;
   std::int64_t experts_per_rank_;  // 0: every rank holds a slice of each
 
   // What other ranks dispatched to this one. M rows.

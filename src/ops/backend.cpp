@@ -422,6 +422,22 @@ Status Backend::reset_counts(const TokenCounts& counts,
   return do_reset_counts(counts, slot, prompt_ids, output_ids);
 }
 
+Status Backend::count_sampled(const TokenCounts& counts,
+                              ConstTensorView rows,
+                              ConstTensorView ids) {
+  const Contract contract("count_sampled", device());
+  KOHO_TRY(contract.that(counts.entries.shape.rank() == 2 && ids.shape.rank() == 1,
+                         "counts.entries [slots, V] · ids [R]"));
+  KOHO_TRY(check_counts(contract, counts, counts.entries.size(1)));
+  KOHO_TRY(contract.tensor("rows", rows, DType::u8,
+                           {ids.size(0), static_cast<std::int64_t>(sizeof(SamplingRow))}));
+  KOHO_TRY(contract.tensor("ids", ids, DType::i32, {ids.size(0)}));
+  if (ids.size(0) == 0) return {};
+  if (trace_.skips(Op::count_sampled)) return {};
+  const Trace::Span span(trace_, Op::count_sampled);
+  return do_count_sampled(counts, rows, ids);
+}
+
 std::string_view op_name(Op op) {
   static constexpr std::array<std::string_view, static_cast<std::size_t>(Op::count)> kNames{
       "gather_input_ids",
@@ -439,7 +455,13 @@ std::string_view op_name(Op op) {
       "experts",
       "copy_pages",
       "sample",
-      "reset_counts"};
+      "reset_counts",
+      "count_sampled",
+      "all_reduce",
+      "exchange_logits",
+      "gather_sampled",
+      "dispatch",
+      "combine"};
   return kNames[static_cast<std::size_t>(op)];
 }
 

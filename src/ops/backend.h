@@ -371,6 +371,14 @@ class Backend {
                       ConstTensorView prompt_ids,
                       ConstTensorView output_ids);
 
+  /// Counts tokens that another rank sampled, as `sample` counts its own.
+  ///
+  ///   entries[rows[r].counts_slot, ids[r]] += 1, where neither is negative
+  ///
+  /// shapes    rows [R, sizeof(SamplingRow)] u8: SamplingRow, with different counts_slots ·
+  ///           ids [R] i32 · see TokenCounts
+  Status count_sampled(const TokenCounts& counts, ConstTensorView rows, ConstTensorView ids);
+
   Trace& trace() { return trace_; }
 
  private:
@@ -426,6 +434,9 @@ class Backend {
                                  std::int64_t slot,
                                  ConstTensorView prompt_ids,
                                  ConstTensorView output_ids) = 0;
+  virtual Status do_count_sampled(const TokenCounts& counts,
+                                  ConstTensorView rows,
+                                  ConstTensorView ids) = 0;
 
   Trace trace_;
 };

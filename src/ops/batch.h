@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "tensor/tensor_view.h"
 
@@ -25,6 +26,10 @@ struct Batch {
   // [S, pages] i32: page numbers in order; entries past the context are unspecified
   ConstTensorView page_tables;
   ConstTensorView logit_rows;  // [R] i32: token rows whose logits are wanted; may be empty
+
+  // [ranks + 1] on the host, under data-parallel attention: rank r has the rows row_starts[r] ..
+  // row_starts[r + 1] - 1 of all ranks' rows. Must stay until the step is enqueued.
+  std::span<const std::int64_t> row_starts{};
 
   std::int64_t tokens = 0;       // T
   std::int64_t sequences = 0;    // S

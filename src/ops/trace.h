@@ -14,6 +14,7 @@
 
 namespace koho {
 
+/// The last of a backend's operators is `count_sampled`.
 enum class Op : std::uint8_t {
   gather_input_ids,
   commit_sampled,
@@ -31,6 +32,13 @@ enum class Op : std::uint8_t {
   copy_pages,
   sample,
   reset_counts,
+  count_sampled,
+  // Collectives (comm/communicator.h), which are no operators of a backend.
+  all_reduce,
+  exchange_logits,
+  gather_sampled,
+  dispatch,
+  combine,
   count
 };
 

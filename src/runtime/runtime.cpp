@@ -5,17 +5,30 @@
 
 #include <algorithm>
 #include <chrono>
+#include <dlfcn.h>
+#include <filesystem>
+#include <unistd.h>
 #include <utility>
 
 #include "base/in_range.h"
 #include "base/log.h"
+#include "base/log_settings.h"
+#include "engine/local_executor.h"
 #include "engine/plan_writer.h"
+#include "engine/process_executor.h"
+#include "model/check_cut.h"
 #include "model/kv_cache.h"
 #include "runtime/detokenizing_decoder.h"
 #include "runtime/sizes.h"
+#include "runtime/worker_model.h"
 
 namespace koho {
 namespace {
+
+// A step of the largest prompt takes seconds on a GPU, also where ranks share it. On a slow CPU a
+// step of a large model takes long and is no hang.
+constexpr std::int64_t kStepDeadlineMsCuda = 30'000;
+constexpr std::int64_t kStepDeadlineMsCpu = 600'000;
 
 Status validate(const RuntimeOptions& options, const ModelConfig& config) {
   KOHO_TRY(in_range("ranks", options.ranks, 1, 64));
@@ -32,6 +45,9 @@ Status validate(const RuntimeOptions& options, const ModelConfig& config) {
                       "the cache's size is said once: in pages, in bytes, or by a share of memory");
   KOHO_TRY(in_range("the prefill chunk", options.prefill_chunk, 0, 1 << 20));
   KOHO_TRY(in_range("the queue", options.queue_max, 0, 1 << 19));
+  KOHO_TRY(
+      in_range("the deadline of a step in ms", options.step_deadline_ms, 0, std::int64_t{1} << 30));
+  KOHO_TRY(in_range("the failures of the device", options.device_failures_max, 0, 1 << 10));
   return in_range("the time between tokens in ms", options.inter_token_ms_max, 0, 1 << 30);
 }
 
@@ -57,8 +73,10 @@ EngineLimits engine_limits(const RuntimeOptions& options,
   limits.requests_max = options.sequences_max + options.queue_max;
   limits.choices_max = std::min(limits.choices_max, limits.scheduler.live_max);
   limits.inter_token_us_max = options.inter_token_ms_max * 1000;
-  // Ten minutes: a step of a large model on a slow CPU takes long and is no hang.
-  limits.step_deadline_us = 600'000'000;
+  limits.step_deadline_us = 1000 * (options.step_deadline_ms > 0 ? options.step_deadline_ms
+                                    : options.device.kind == DeviceKind::cuda ? kStepDeadlineMsCuda
+                                                                              : kStepDeadlineMsCpu);
+  limits.failures_in_window_max = options.device_failures_max;
   return limits;
 }
 
@@ -70,21 +88,91 @@ bool says_cache_size_once(const RuntimeOptions& options) {
          1;
 }
 
-Result<RuntimePlan> plan_runtime(const ModelConfig& config,
-                                 const ModelSources& sources,
-                                 const RuntimeOptions& options) {
-  KOHO_TRY(validate(options, config));
-  KOHO_TRY(check_shard(config, shard_of(options)));
-  KOHO_TRY(check_devices(options.device, options.ranks));
+bool uses_processes(const RuntimeOptions& options) {
+  if (options.executor == ExecutorKind::automatic) return options.device.kind == DeviceKind::cuda;
+  return options.executor == ExecutorKind::process;
+}
+
+Result<std::string> find_worker() {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  Dl_info info{};
+  fs::path mine;
+  if (dladdr(reinterpret_cast<void*>(&find_worker), &info) != 0)
+    mine = fs::canonical(info.dli_fname, failed);
+  if (mine.empty()) mine = fs::read_symlink("/proc/self/exe", failed);
+  const fs::path beside = mine.parent_path() / "koho";
+  if (access(beside.c_str(), X_OK) == 0) return beside.string();
+  return make_error(ErrorCode::not_found,
+                    "the program of worker processes is missing: expected it at {}; name it, or "
+                    "let the ranks be threads",
+                    beside.string());
+}
+
+namespace {
+
+/// What can be refused without a device.
+Status check_options(const LoadedModel& model, const RuntimeOptions& options) {
+  KOHO_TRY(validate(options, model.config));
+  KOHO_TRY(check_cut(model.config, model.sources, shard_of(options)));
+  KOHO_TRY(check_device_list(options.device, options.ranks));
+  if (!uses_processes(options)) return check_devices(options.device, options.ranks);
+  return {};
+}
+
+Result<RuntimePlan> decide(const LoadedModel& model,
+                           const RuntimeOptions& options,
+                           std::span<const RankMemory> devices) {
   CacheMemory memory;
   if (options.kv_pages == 0) {
-    KOHO_TRY_ASSIGN(memory, cache_memory(config, sources, options));
+    KOHO_TRY_ASSIGN(memory, cache_memory(model.config, model.sources, options, devices));
   }
   RuntimePlan plan;
-  plan.sizes = decide_sizes(config, options, memory);
-  plan.limits = engine_limits(options, plan.sizes, config.vocab_size);
+  plan.sizes = decide_sizes(model.config, options, memory);
+  plan.limits = engine_limits(options, plan.sizes, model.config.vocab_size);
   KOHO_TRY(validate(plan.limits));
   return plan;
+}
+
+/// Starts the worker processes; each opens its device and the model.
+Result<std::unique_ptr<ProcessExecutor>> open_processes(const LoadedModel& model,
+                                                        const RuntimeOptions& options) {
+  ProcessExecutorSettings settings;
+  settings.progress = options.device.progress;
+  settings.group.ranks = options.ranks;
+  settings.group.program = options.worker;
+  if (settings.group.program.empty()) {
+    KOHO_TRY_ASSIGN(settings.group.program, find_worker());
+  }
+  WorkerTask& task = settings.group.task;
+  KOHO_TRY_ASSIGN(task.model, flat_model(model));
+  KOHO_TRY(task.set_device(options.device));
+  task.shard = shard_of(options);
+  task.log_level = static_cast<std::uint32_t>(log::lowest());
+  task.log_format = static_cast<std::uint32_t>(log::format());
+  return ProcessExecutor::open(std::move(settings));
+}
+
+std::vector<RankMemory> memory_of(const ProcessExecutor& executor) {
+  std::vector<RankMemory> devices;
+  for (const DeviceReport& device : executor.devices())
+    devices.push_back({.total = device.total_bytes, .free = device.free_bytes});
+  return devices;
+}
+
+}  // namespace
+
+Result<RuntimePlan> plan_runtime(const LoadedModel& model, const RuntimeOptions& options) {
+  KOHO_TRY(check_options(model, options));
+  std::vector<RankMemory> devices;
+  if (uses_processes(options)) {
+    KOHO_TRY_ASSIGN(const std::unique_ptr<ProcessExecutor> executor,
+                    open_processes(model, options));
+    devices = memory_of(*executor);
+  } else {
+    KOHO_TRY_ASSIGN(devices, open_devices(options));
+  }
+  return decide(model, options, devices);
 }
 
 SamplingParameters default_sampling(const GenerationConfig& generation) {
@@ -119,32 +207,29 @@ Runtime::~Runtime() = default;
 Status Runtime::start() {
   const auto start = std::chrono::steady_clock::now();
   if (model_.synthetic) options_.device.synthetic = model_.synthetic.get();
-  KOHO_TRY_ASSIGN(const RuntimePlan plan, plan_runtime(model_.config, model_.sources, options_));
+  KOHO_TRY(check_options(model_, options_));
+  std::unique_ptr<ProcessExecutor> processes;
+  std::vector<RankMemory> devices;
+  if (uses_processes(options_)) {
+    KOHO_TRY_ASSIGN(processes, open_processes(model_, options_));
+    devices = memory_of(*processes);
+  } else if (options_.kv_pages == 0) {
+    KOHO_TRY_ASSIGN(devices, open_devices(options_));
+  }
+  KOHO_TRY_ASSIGN(const RuntimePlan plan, decide(model_, options_, devices));
   sizes_ = plan.sizes;
   const EngineLimits& limits = plan.limits;
   if (sizes_.context_max < options_.context_max)
     log::warning("a context of {} tokens was asked for; the cache holds {} of one request",
                  options_.context_max, sizes_.context_max);
-
-  LocalExecutorSettings settings;
-  settings.ranks = options_.ranks;
-  settings.bounds = plan_bounds(limits);
-  settings.make_backend = [device = options_.device, ranks = options_.ranks](std::int64_t rank) {
-    return make_backend(device, rank, ranks);
-  };
-  settings.worker = {
-      .load = {.shard = shard_of(options_),
-               .limits = {.tokens_max = limits.scheduler.step_tokens_max,
-                          .sequences_max = limits.scheduler.sequences_max,
-                          .context_max = limits.scheduler.context_max,
-                          .logit_rows_max = limits.scheduler.sequences_max,
-                          .vocabulary = 0},
-               .kv_pages = sizes_.kv_pages,
-               .kv_dtype = options_.kv_dtype},
-      .counts_slots = limits.scheduler.sequences_max,
-      .mask_rows_max = limits.scheduler.sequences_max,
-      .tokenizer_tokens = text_ ? text_->tokenizer.vocab_size() : model_.config.vocab_size};
-  KOHO_TRY_ASSIGN(executor_, LocalExecutor::create(model_.config, model_.sources, settings));
+  if (processes) {
+    KOHO_TRY(processes->load({.worker = worker_settings(limits), .bounds = plan_bounds(limits)}));
+    device_name_ = processes->devices().front().name.view();
+    processes_ = processes.get();
+    executor_ = std::move(processes);
+  } else {
+    KOHO_TRY(start_threads(limits));
+  }
 
   TextDecoderFactory decoders;
   if (text_) decoders = detokenizing_decoders(text_->tokenizer);
@@ -152,6 +237,39 @@ Status Runtime::start() {
   load_s_ = model_.load_s +
             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return {};
+}
+
+WorkerSettings Runtime::worker_settings(const EngineLimits& limits) const {
+  return {.load = {.shard = shard_of(options_),
+                   .limits = {.tokens_max = limits.scheduler.step_tokens_max,
+                              .sequences_max = limits.scheduler.sequences_max,
+                              .context_max = limits.scheduler.context_max,
+                              .logit_rows_max = limits.scheduler.sequences_max,
+                              .vocabulary = 0},
+                   .kv_pages = sizes_.kv_pages,
+                   .kv_dtype = options_.kv_dtype},
+          .counts_slots = limits.scheduler.sequences_max,
+          .mask_rows_max = limits.scheduler.sequences_max,
+          .tokenizer_tokens = text_ ? text_->tokenizer.vocab_size() : model_.config.vocab_size};
+}
+
+Status Runtime::start_threads(const EngineLimits& limits) {
+  LocalExecutorSettings settings;
+  settings.worker = worker_settings(limits);
+  settings.ranks = options_.ranks;
+  settings.bounds = plan_bounds(limits);
+  settings.device = options_.device;
+  settings.make_backend = [device = options_.device, ranks = options_.ranks](std::int64_t rank) {
+    return make_backend(device, rank, ranks);
+  };
+  KOHO_TRY_ASSIGN(executor_, LocalExecutor::create(model_.config, model_.sources, settings));
+  KOHO_TRY_ASSIGN(device_name_, koho::device_name(options_.device));
+  return {};
+}
+
+std::vector<std::int32_t> Runtime::worker_processes() const {
+  if (processes_ == nullptr) return {};
+  return processes_->processes();
 }
 
 GrammarCompiler& Runtime::grammars() {

@@ -10,24 +10,32 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/engine.h"
-#include "engine/local_executor.h"
+#include "engine/executor.h"
 #include "grammar/grammar_compiler.h"
 #include "model/sharding.h"
 #include "runtime/loaded_model.h"
 #include "runtime/loaded_text.h"
 #include "tensor/dtype.h"
 #include "worker/device.h"
+#include "worker/worker.h"
 
 namespace koho {
+
+/// Where the ranks run: as processes of their own, so that what happens to a device stays with
+/// them, or as threads of this process. `automatic`: processes on CUDA, threads on the CPU.
+enum class ExecutorKind : std::uint8_t { automatic, process, thread };
 
 /// What a caller may choose. 0 leaves a size to the runtime.
 struct RuntimeOptions {
   DeviceOptions device{};
-  std::int64_t ranks = 1;  // threads of this process; 1 on CUDA (check_devices)
+  std::int64_t ranks = 1;
+  ExecutorKind executor = ExecutorKind::automatic;
+  std::string worker{};  // the program of worker processes; empty: find_worker()
   ExpertLayout experts = ExpertLayout::expert_parallel;
   AttentionLayout attention = AttentionLayout::tensor_parallel;
   std::int32_t sequences_max = 64;  // rows of a decode step
@@ -38,8 +46,10 @@ struct RuntimeOptions {
                                     // weights and cache take
   std::int32_t prefill_chunk = 0;   // prompt tokens in one step; 0 = by device
   std::int32_t queue_max = 1024;    // requests accepted beside those that run
-  std::int64_t inter_token_ms_max = 0;  // EngineLimits::inter_token_us_max; 0 = no bound
-  DType kv_dtype = DType::bf16;         // or f8_e4m3
+  std::int64_t inter_token_ms_max = 0;   // EngineLimits::inter_token_us_max; 0 = no bound
+  std::int64_t step_deadline_ms = 0;     // a step that takes longer is a hang; 0 = by device
+  std::int32_t device_failures_max = 3;  // in ten minutes, before the engine gives up; 0 = any
+  DType kv_dtype = DType::bf16;          // or f8_e4m3
   bool prefix_cache = true;
   std::string chat_template = "auto";
   GrammarLimits grammars{};
@@ -68,17 +78,25 @@ struct RuntimePlan {
   EngineLimits limits;
 };
 
-/// All that Runtime::start decides and refuses before anything is placed or started. Errors:
-/// invalid_argument (an option); unsupported (a split that does not come out even, a device this
-/// build lacks); resource_exhausted (the cache); those of the device.
-Result<RuntimePlan> plan_runtime(const ModelConfig& config,
-                                 const ModelSources& sources,
-                                 const RuntimeOptions& options);
+/// All that Runtime::start decides and refuses before weights are placed. Opens the devices, in
+/// worker processes where Runtime::start would, and lets them go again. Errors: invalid_argument
+/// (an option); unsupported (a split that does not come out even, a device this build lacks);
+/// resource_exhausted (the cache); those of the device; not_found (no program for workers).
+Result<RuntimePlan> plan_runtime(const LoadedModel& model, const RuntimeOptions& options);
+
+/// Whether the ranks are processes.
+bool uses_processes(const RuntimeOptions& options);
+
+/// The program of worker processes: `koho` in the folder of the file that this code is part of,
+/// engine.so or a program. Errors: not_found.
+Result<std::string> find_worker();
+
+class ProcessExecutor;
 
 class Runtime {
  public:
   /// Opens the model, places its weights on every rank and starts the engine. Errors: those of the
-  /// files; those of plan_runtime; resource_exhausted.
+  /// files; those of plan_runtime; those of the ranks; resource_exhausted.
   static Result<std::unique_ptr<Runtime>> start(const std::filesystem::path& model,
                                                 const RuntimeOptions& options);
   /// The same with a model that is already open.
@@ -98,6 +116,10 @@ class Runtime {
   /// Makes Request::grammar for this engine's requests; started by the first call. Requires:
   /// text(). Threads: any.
   GrammarCompiler& grammars();
+  /// The first rank's device: "NVIDIA H200", "cpu avx512 2 threads".
+  const std::string& device_name() const { return device_name_; }
+  /// The ranks' processes as of now; empty for threads. Threads: any.
+  std::vector<std::int32_t> worker_processes() const;
   /// Opening, placing and starting together.
   double load_s() const { return load_s_; }
 
@@ -108,17 +130,21 @@ class Runtime {
  private:
   Runtime(LoadedModel model, std::optional<LoadedText> text, const RuntimeOptions& options);
   Status start();
+  WorkerSettings worker_settings(const EngineLimits& limits) const;
+  Status start_threads(const EngineLimits& limits);
 
   LoadedModel model_;
   std::optional<LoadedText> text_;
   RuntimeOptions options_;
   RuntimeSizes sizes_;
+  std::string device_name_;
   double load_s_ = 0.0;
   std::once_flag grammars_started_;
   std::unique_ptr<GrammarCompiler> grammars_;
   SteadyClock clock_;
-  std::unique_ptr<LocalExecutor> executor_;
-  std::unique_ptr<Engine> engine_;  // last: it stops first
+  std::unique_ptr<Executor> executor_;
+  const ProcessExecutor* processes_ = nullptr;  // executor_, if it is one
+  std::unique_ptr<Engine> engine_;              // last: it stops first
 };
 
 /// The sampling that a model's generation_config.json advises; what it leaves out is at its

@@ -55,34 +55,49 @@ std::int64_t page_bytes(const ModelConfig& config, const RuntimeOptions& options
                               .dtype = options.kv_dtype});
 }
 
-/// Of one rank, in bytes.
-struct RankMemory {
-  std::int64_t total = 0;
-  std::int64_t free = 0;  // before koho takes any
-  std::int64_t reserve = 0;
-};
-
-Result<RankMemory> memory_of_rank(const RuntimeOptions& options) {
-  KOHO_TRY_ASSIGN(const std::int64_t total, device_memory_bytes(options.device));
-  if (options.device.kind == DeviceKind::cpu) {
-    const std::int64_t part = total / options.ranks;
-    return RankMemory{.total = part, .free = part, .reserve = 0};
-  }
-  KOHO_TRY_ASSIGN(const std::unique_ptr<Backend> backend,
-                  make_backend(options.device, 0, options.ranks));
-  KOHO_TRY_ASSIGN(const MemoryUse use, backend->memory_use());
-  return RankMemory{.total = total, .free = use.free_bytes, .reserve = kReserveBytes};
-}
-
 }  // namespace
 
 Shard shard_of(const RuntimeOptions& options) {
   return {.ranks = options.ranks, .experts = options.experts, .attention = options.attention};
 }
 
+Result<std::vector<RankMemory>> open_devices(const RuntimeOptions& options) {
+  KOHO_TRY_ASSIGN(const std::int64_t total, device_memory_bytes(options.device));
+  const auto ranks = static_cast<std::size_t>(options.ranks);
+  std::vector<RankMemory> devices(ranks, {.total = total, .free = total});
+  if (options.device.kind == DeviceKind::cpu) return devices;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    KOHO_TRY_ASSIGN(const std::unique_ptr<Backend> backend,
+                    make_backend(options.device, static_cast<std::int64_t>(rank), options.ranks));
+    KOHO_TRY_ASSIGN(const MemoryUse use, backend->memory_use());
+    devices[rank].free = use.free_bytes;
+  }
+  return devices;
+}
+
+std::vector<RankMemory> memory_of_ranks(const RuntimeOptions& options,
+                                        std::span<const RankMemory> devices) {
+  std::vector<RankMemory> ranks(devices.begin(), devices.end());
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    std::int64_t sharers = options.ranks;
+    if (options.device.kind == DeviceKind::cuda) {
+      const int device = device_of(options.device, static_cast<std::int64_t>(rank));
+      sharers = 0;
+      for (std::int64_t other = 0; other < options.ranks; ++other)
+        sharers += device_of(options.device, other) == device ? 1 : 0;
+    } else {
+      ranks[rank].free = ranks[rank].total;  // the host's memory also holds what it can give back
+    }
+    ranks[rank].total /= sharers;
+    ranks[rank].free /= sharers;
+  }
+  return ranks;
+}
+
 Result<CacheMemory> cache_memory(const ModelConfig& config,
                                  const ModelSources& sources,
-                                 const RuntimeOptions& options) {
+                                 const RuntimeOptions& options,
+                                 std::span<const RankMemory> devices) {
   const std::int64_t page = page_bytes(config, options);
   if (options.kv_bytes > 0) {
     if (options.kv_bytes < page)
@@ -91,12 +106,15 @@ Result<CacheMemory> cache_memory(const ModelConfig& config,
                         options.kv_bytes, page);
     return CacheMemory{.bytes = options.kv_bytes, .whole = true};
   }
-  KOHO_TRY_ASSIGN(const RankMemory memory, memory_of_rank(options));
+  const std::vector<RankMemory> ranks = memory_of_ranks(options, devices);
+  const RankMemory memory = *std::ranges::min_element(ranks, {}, &RankMemory::free);
+  const bool cpu = options.device.kind == DeviceKind::cpu;
+  const std::int64_t reserve = cpu ? 0 : kReserveBytes;
   const std::int64_t weights = placed_bytes(sources, options);
   if (options.memory_share > 0.0) {
     const auto share =
         static_cast<std::int64_t>(options.memory_share * static_cast<double>(memory.total));
-    const std::int64_t left = share - (memory.total - memory.free) - weights - memory.reserve;
+    const std::int64_t left = share - (memory.total - memory.free) - weights - reserve;
     if (left < page)
       return make_error(
           ErrorCode::resource_exhausted,
@@ -104,11 +122,11 @@ Result<CacheMemory> cache_memory(const ModelConfig& config,
           "{:.3f} GB, weights take {:.3f} GB, activations and scratch memory {:.3f} GB",
           options.memory_share, static_cast<double>(memory.total) / kGb,
           static_cast<double>(memory.total - memory.free) / kGb, static_cast<double>(weights) / kGb,
-          static_cast<double>(memory.reserve) / kGb);
+          static_cast<double>(reserve) / kGb);
     return CacheMemory{.bytes = left, .whole = true};
   }
-  if (options.device.kind == DeviceKind::cpu) return CacheMemory{.bytes = memory.total / 4};
-  return CacheMemory{.bytes = memory.free - weights - memory.reserve};
+  if (cpu) return CacheMemory{.bytes = memory.total / 4};
+  return CacheMemory{.bytes = memory.free - weights - reserve};
 }
 
 RuntimeSizes decide_sizes(const ModelConfig& config,
@@ -128,8 +146,10 @@ RuntimeSizes decide_sizes(const ModelConfig& config,
   } else {
     const std::int64_t usual =
         asked ? pages_of_one : std::min(pages_of_one, kTokensOfASequence / kPageTokens);
-    const std::int64_t wanted =
-        std::max(ceil_div(options.sequences_max * usual, partitions), pages_of_one);
+    // Unasked, a CPU's cache holds one longest request: its memory is not the engine's alone.
+    const std::int64_t sequences =
+        options.device.kind == DeviceKind::cpu && !asked ? 1 : options.sequences_max;
+    const std::int64_t wanted = std::max(ceil_div(sequences * usual, partitions), pages_of_one);
     pages_each = std::min(wanted, std::max(affordable, usual));
   }
   RuntimeSizes sizes;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // How much memory the KV cache gets, and what follows from it: the number of pages and the longest
-// request. Pure arithmetic, except that it asks the device how much memory is free.
+// request. Pure arithmetic; open_devices() asks devices.
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "base/error.h"
 #include "model/config.h"
@@ -18,13 +20,28 @@ struct CacheMemory {
   bool whole = false;      // it was asked for and is taken whole; else as much of it as is needed
 };
 
+/// What a rank's device has, in bytes.
+struct RankMemory {
+  std::int64_t total = 0;
+  std::int64_t free = 0;  // before koho loads anything
+};
+
+/// The memory of each rank: a share of the host's on the CPU; on CUDA a share of its GPU's, which
+/// other ranks may use, too. `total` and `free` [ranks] are those of the devices.
+std::vector<RankMemory> memory_of_ranks(const RuntimeOptions& options,
+                                        std::span<const RankMemory> devices);
+
+/// Opens the devices in this process, to ask them. Errors: those of the devices.
+Result<std::vector<RankMemory>> open_devices(const RuntimeOptions& options);
+
 /// What RuntimeOptions::kv_bytes or memory_share say. Else a quarter of the host's memory on the
 /// CPU; on a GPU what weights and a reserve for activations, scratch memory and graphs leave of
-/// what is free. Requires: no kv_pages. Errors: resource_exhausted (what was asked for holds no
-/// page); those of the device.
+/// what is free, on the rank that has least. `devices` [ranks]. Requires: no kv_pages. Errors:
+/// resource_exhausted (what was asked for holds no page).
 Result<CacheMemory> cache_memory(const ModelConfig& config,
                                  const ModelSources& sources,
-                                 const RuntimeOptions& options);
+                                 const RuntimeOptions& options,
+                                 std::span<const RankMemory> devices);
 
 /// Without a context that was asked for, a request may have as many tokens as the model knows
 /// positions, if the cache can hold so many; sequences share the cache and do not change that.

@@ -45,12 +45,26 @@ TEST(Sizes, TheLongestRequestDoesNotDependOnHowManyRun) {
 TEST(Sizes, MoreSequencesGetMorePagesAsFarAsMemoryGoes) {
   const ModelConfig config = glm_4_7();
   const auto pages = [&](std::int32_t sequences, std::int64_t gib) {
-    return decide_sizes(config, {.sequences_max = sequences}, {.bytes = gib * kGib}).kv_pages;
+    return decide_sizes(config, {.device = {.kind = DeviceKind::cuda}, .sequences_max = sequences},
+                        {.bytes = gib * kGib})
+        .kv_pages;
   };
   EXPECT_EQ(pages(1, 1000), 202'752 / 64);  // one full request
   EXPECT_EQ(pages(64, 1000), 64 * 8192 / 64);
   EXPECT_EQ(pages(256, 1000), 256 * 8192 / 64);
   EXPECT_EQ(pages(256, 100), 100 * kGib / (64 * 376'832));
+}
+
+TEST(Sizes, UnaskedACpusCacheHoldsOneLongestRequest) {
+  const ModelConfig config = glm_4_7();
+  const auto pages = [&](std::int32_t context, std::int64_t gib) {
+    return decide_sizes(config, {.sequences_max = 64, .context_max = context},
+                        {.bytes = gib * kGib})
+        .kv_pages;
+  };
+  EXPECT_EQ(pages(0, 1000), 202'752 / 64);
+  EXPECT_EQ(pages(0, 10), 10 * kGib / (64 * 376'832)) << "within memory";
+  EXPECT_EQ(pages(2048, 1000), 64 * 2048 / 64) << "asked for, every sequence has it";
 }
 
 TEST(Sizes, AContextThatIsAskedForIsGiven) {
@@ -66,7 +80,7 @@ TEST(Sizes, BytesThatAreAskedForAreTakenWhole) {
   const ModelConfig config = glm_4_7();
   for (const std::int64_t gib : {10, 400}) {
     const RuntimeOptions options{.sequences_max = 2, .kv_bytes = gib * kGib};
-    const Result<CacheMemory> memory = cache_memory(config, {}, options);
+    const Result<CacheMemory> memory = cache_memory(config, {}, options, {});
     ASSERT_TRUE(memory.ok()) << memory.error().message;
     const RuntimeSizes sizes = decide_sizes(config, options, *memory);
     EXPECT_EQ(sizes.kv_pages, gib * kGib / (64 * 376'832));
@@ -74,9 +88,9 @@ TEST(Sizes, BytesThatAreAskedForAreTakenWhole) {
   }
   // On each of four ranks, which hold a fourth of every page.
   const RuntimeOptions four{.ranks = 4, .kv_bytes = 10 * kGib};
-  EXPECT_EQ(decide_sizes(config, four, *cache_memory(config, {}, four)).kv_pages,
+  EXPECT_EQ(decide_sizes(config, four, *cache_memory(config, {}, four, {})).kv_pages,
             10 * kGib / (16 * 376'832));
-  EXPECT_EQ(cache_memory(config, {}, {.kv_bytes = 1000}).error().code,
+  EXPECT_EQ(cache_memory(config, {}, {.kv_bytes = 1000}, {}).error().code,
             ErrorCode::resource_exhausted);
 }
 
@@ -94,7 +108,8 @@ TEST(Sizes, AShareOfMemoryIsOfWeightsAndCacheTogether) {
   const Result<LoadedModel> tiny = load_model(kModel);
   ASSERT_TRUE(tiny.ok()) << tiny.error().message;
   const auto memory = [&](double share) {
-    return cache_memory(tiny->config, tiny->sources, {.memory_share = share});
+    const RuntimeOptions options{.memory_share = share};
+    return cache_memory(tiny->config, tiny->sources, options, *open_devices(options));
   };
   const Result<CacheMemory> half = memory(0.5);
   const Result<CacheMemory> whole = memory(1.0);
@@ -113,6 +128,18 @@ TEST(Sizes, AShareOfMemoryIsOfWeightsAndCacheTogether) {
       memory(static_cast<double>(weights) / static_cast<double>(total));
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().code, ErrorCode::resource_exhausted);
+}
+
+TEST(Sizes, RanksOfOneGpuShareItsMemory) {
+  const std::vector<RankMemory> devices(4, {.total = 800, .free = 600});
+  RuntimeOptions options{.ranks = 4};
+  options.device.kind = DeviceKind::cuda;
+  EXPECT_EQ(memory_of_ranks(options, devices)[3].free, 600);
+  options.device.devices = {0};
+  EXPECT_EQ(memory_of_ranks(options, devices)[3].free, 150);
+  options.device.devices = {0, 1, 1, 1};
+  EXPECT_EQ(memory_of_ranks(options, devices)[0].total, 800);
+  EXPECT_EQ(memory_of_ranks(options, devices)[1].total, 266);
 }
 
 TEST(Sizes, TheCachesSizeIsSaidOnce) {

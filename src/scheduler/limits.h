@@ -27,8 +27,13 @@ struct Limits {
   std::int32_t mixed_prefill_tokens_max = 0;
   /// Prefill tokens at most in any step, one that decodes or not; 0 = only the two above count.
   std::int32_t prefill_tokens_max = 0;
+  /// Of each step's prefill so much goes by turn: by priority with ageing, then by arrival. Nobody
+  /// starves. The rest goes to short prompts first, shared by clients (fair_order.h). 100: all goes
+  /// by turn.
+  std::int32_t turn_percent = 25;
   /// A waiting sequence overtakes newcomers one priority level above it that arrive so many steps
-  /// later: what keeps low priorities from starving.
+  /// later: what keeps low priorities from starving. Also how long shorter ones may pass the first
+  /// in line while it lacks pages.
   std::int32_t aging_steps = 2000;
   /// Entries of logit bias lists over all running sequences.
   std::int32_t bias_entries_max = 16384;
@@ -38,6 +43,10 @@ struct Limits {
     return (tokens + tokens_per_page - 1) / tokens_per_page;
   }
   std::int32_t pages_per_partition() const { return pages / partitions; }
+  /// Most prefill tokens of a partition in a step that also decodes.
+  std::int32_t prefill_share_max() const;
+  /// The part of a step's prefill that does not go by turn: holds a short prompt whole.
+  std::int32_t short_tokens_max() const;
   std::int32_t pages_per_sequence_max() const { return pages_of(context_max); }
   /// Page-table entries one step may change: a whole new table beside a growing or deduplicated
   /// page of every other sequence.

@@ -2,6 +2,7 @@
 // How the scheduler fills one step: decodes, then prefill chunks and admissions; who loses pages.
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/arithmetic.h"
 #include "base/check.h"
@@ -13,6 +14,10 @@ namespace {
 /// While others run, an admission leaves each that can outgrow its pages one to grow into, up to
 /// this share of the pool: admitting into the last pages would only preempt in the next steps.
 constexpr std::int32_t kGrowthShare = 8;
+/// While the first in line lacks pages, those that pass it have at most this share of the pool.
+constexpr std::int32_t kPassingShare = 8;
+/// This share of the batch slots, and while others run of the pages, is kept for short prompts.
+constexpr std::int32_t kShortShare = 32;
 
 void clear(StepBatch& batch, std::int64_t step) {
   batch.step = step;
@@ -36,6 +41,7 @@ const StepBatch* Scheduler::plan() {
   clear(batch, step_);
   const std::uint64_t preempted = counters_.preempted;
   plan_decodes(batch);
+  granted_ = 0;
   prefill_share_ = ceil_div(std::max(prefill_budget(batch), 0), limits_.partitions);
   std::ranges::fill(prefilled_, 0);
   // A step that preempted admits nobody: the preempted sequence would only take its pages back.
@@ -64,11 +70,10 @@ void Scheduler::plan_decodes(StepBatch& batch) {
 }
 
 std::int32_t Scheduler::prefill_budget(const StepBatch& batch) const {
-  const std::int32_t prefilled = batch.tokens - batch.decodes;
-  std::int32_t left = limits_.step_tokens_max - batch.tokens;
-  if (limits_.prefill_tokens_max > 0) left = std::min(left, limits_.prefill_tokens_max - prefilled);
-  if (batch.decodes == 0) return left;
-  return std::min(left, mixed_prefill_tokens_ - prefilled);
+  std::int32_t left = limits_.step_tokens_max - batch.decodes;
+  if (limits_.prefill_tokens_max > 0) left = std::min(left, limits_.prefill_tokens_max);
+  if (batch.decodes > 0) left = std::min(left, mixed_prefill_tokens_);
+  return left - granted_;
 }
 
 std::int32_t Scheduler::prefill_budget(const StepBatch& batch, std::int32_t partition) const {
@@ -80,31 +85,127 @@ void Scheduler::plan_prefills(StepBatch& batch, bool admits) {
   order_.clear();
   for (const std::int32_t index : running_)
     if (!at(index).paused && at(index).remaining() > 1) order_.push_back(index);
+  line_is_blocked_ = waiting_.size() > 0 && waiting_.first()->id == line_blocked_;
+  if (prefill_budget(batch) <= 0) return;
+  if (order_.empty() && (!admits || waiting_.size() == 0)) return;
   std::ranges::sort(order_, [this](auto a, auto b) { return waiting_.precedes(at(a), at(b)); });
-
-  for (std::size_t next = 0; prefill_budget(batch) > 0;) {
-    Sequence* running = next < order_.size() ? &at(order_[next]) : nullptr;
-    Sequence* waiting = admits ? waiting_.first() : nullptr;
-    if (running == nullptr && waiting == nullptr) return;
-    if (running == nullptr || (waiting != nullptr && waiting_.precedes(*waiting, *running))) {
-      // Strict: nobody is admitted behind one that does not fit.
-      admits = admit_first(batch, *waiting);
-      continue;
-    }
-    ++next;
-    const std::int32_t budget = prefill_budget(batch, running->partition);
-    if (budget > 0) add_row(batch, *running, std::min(budget, running->remaining()), false);
+  fair_.begin_step(order_);
+  grant_by_turn(batch, admits);
+  // All by turn: nobody is admitted behind one that does not fit.
+  grant_fairly(batch, admits && limits_.turn_percent < 100);
+  for (const std::int32_t index : order_) {
+    Sequence& sequence = at(index);
+    const std::int32_t tokens = std::exchange(sequence.granted, 0);
+    if (tokens == 0) continue;
+    fair_.charge(sequence, tokens);
+    add_row(batch, sequence, tokens, sequence.last_row_step < sequence.admitted_step);
   }
 }
 
-bool Scheduler::admit_first(StepBatch& batch, Sequence& sequence) {
+std::int32_t Scheduler::turn_tokens() {
+  turn_carry_ += std::int64_t{prefill_share_} * limits_.turn_percent;
+  const auto tokens = static_cast<std::int32_t>(turn_carry_ / 100);
+  turn_carry_ %= 100;
+  return tokens;
+}
+
+void Scheduler::grant_by_turn(StepBatch& batch, bool admits) {
+  const std::int32_t each = turn_tokens();
+  line_has_turn_ = each > 0;
+  std::ranges::fill(turns_, each);
+  std::int64_t all = std::int64_t{each} * limits_.partitions;
+  const std::size_t running_prefills = order_.size();
+  for (std::size_t next = 0; all > 0 && prefill_budget(batch) > 0;) {
+    Sequence* chosen = next < running_prefills ? &at(order_[next]) : nullptr;
+    Sequence* waiting = admits ? waiting_.first() : nullptr;
+    if (waiting != nullptr && (chosen == nullptr || waiting_.precedes(*waiting, *chosen))) {
+      // Strict: nobody has the turn of one that does not fit.
+      admits = try_admit(batch, *waiting);
+      if (!admits) continue;
+      chosen = waiting;
+    } else if (chosen == nullptr) {
+      return;
+    } else {
+      ++next;
+    }
+    std::int32_t& turn = turns_[static_cast<std::size_t>(chosen->partition)];
+    // Who is admitted has a row; if its partition's turn is over, the next one waits for a step.
+    if (chosen == waiting && turn == 0) admits = false;
+    const std::int32_t count =
+        std::max(chosen == waiting ? 1 : 0,
+                 std::min({turn, prefill_budget(batch, chosen->partition), left_of(*chosen)}));
+    grant(*chosen, count);
+    all -= std::min(turn, count);
+    turn = std::max(turn - count, 0);
+  }
+}
+
+void Scheduler::grant_fairly(StepBatch& batch, bool admits) {
+  std::int32_t class_end = admits ? FairOrder::kSizeClasses : 0;
+  while (prefill_budget(batch) > 0) {
+    Sequence* chosen = fairest_running(batch);
+    // In a step without a turn only the first in line: else a batch slot might never come to it.
+    Sequence* waiting = line_has_turn_  ? fair_.first(class_end)
+                        : class_end > 0 ? waiting_.first()
+                                        : nullptr;
+    if (waiting != nullptr &&
+        (chosen == nullptr ||
+         fair_.precedes(*waiting, waiting->tokens_to_compute, *chosen, left_of(*chosen)))) {
+      if (!may_pass(*waiting) || !try_admit(batch, *waiting)) {
+        // One that needs less may fit.
+        class_end = line_has_turn_ ? fair_.size_class(waiting->tokens_to_compute) : 0;
+        continue;
+      }
+      chosen = waiting;
+    }
+    if (chosen == nullptr) return;
+    grant(*chosen, std::min(prefill_budget(batch, chosen->partition), left_of(*chosen)));
+  }
+}
+
+Sequence* Scheduler::fairest_running(const StepBatch& batch) {
+  Sequence* best = nullptr;
+  for (const std::int32_t index : order_) {
+    Sequence& sequence = at(index);
+    const std::int32_t left = left_of(sequence);
+    if (left <= 0 || prefill_budget(batch, sequence.partition) <= 0) continue;
+    if (best == nullptr || fair_.precedes(sequence, left, *best, left_of(*best))) best = &sequence;
+  }
+  return best;
+}
+
+void Scheduler::grant(Sequence& sequence, std::int32_t tokens) {
+  sequence.granted += tokens;
+  granted_ += tokens;
+  prefilled_[static_cast<std::size_t>(sequence.partition)] += tokens;
+}
+
+bool Scheduler::may_pass(const Sequence& sequence) const {
+  if (waiting_.first() == &sequence) return true;
+  if (!line_is_blocked_) return true;
+  if (step_ - line_blocked_since_ >= limits_.aging_steps) return false;
+  std::int32_t pages = limits_.pages_of(sequence.known());
+  for (const std::int32_t index : running_)
+    if (at(index).passed_others) pages += static_cast<std::int32_t>(at(index).pages.size());
+  return pages <= limits_.pages / kPassingShare;
+}
+
+bool Scheduler::try_admit(StepBatch& batch, Sequence& sequence) {
   if (!admissible(batch, sequence)) return false;
   // Preempts paused sequences also for their batch slots and bias entries.
-  while (batch_slots_.empty() || bias_entries_ + sequence.bias_entries > limits_.bias_entries_max)
+  const std::int32_t kept = is_short(sequence) ? 0 : limits_.sequences_max / kShortShare;
+  while (static_cast<std::int32_t>(batch_slots_.size()) <= kept ||
+         bias_entries_ + sequence.bias_entries > limits_.bias_entries_max)
     if (!reclaim_paused(batch, -1)) return false;
+  const bool is_first = waiting_.first() == &sequence;
   if (!admit(batch, sequence)) return false;
-  const std::int32_t budget = prefill_budget(batch, sequence.partition);
-  add_row(batch, sequence, std::min(budget, sequence.remaining()), true);
+  order_.push_back(sequence.id.index);
+  if (is_first) {
+    line_is_blocked_ = false;
+  } else if (line_is_blocked_) {
+    sequence.passed_others = true;
+    ++counters_.passed;
+  }
   return true;
 }
 
@@ -117,19 +218,19 @@ bool Scheduler::admissible(const StepBatch& batch, const Sequence& sequence) con
     return false;
   if (sequence.wants_token_counts && batch.history_tokens + sequence.known() > limits_.context_max)
     return false;
-  return !(sequence.id == blocked_);
+  return true;
 }
 
 bool Scheduler::admit(StepBatch& batch, Sequence& sequence) {
   PageHandle copy_from;
   std::int32_t shared = 0;
   const std::int32_t before = sequence.partition;
-  while (!place(sequence, shared, copy_from)) {
+  while (sequence.blocked_at == departures_ || !place(sequence, shared, copy_from)) {
     // The preempted sequence may have held pages that this one shares, so place() looks again.
-    if (!reclaim_paused(batch, -1)) {
-      blocked_ = sequence.id;
-      return false;
-    }
+    if (sequence.blocked_at != departures_ && reclaim_paused(batch, -1)) continue;
+    sequence.blocked_at = departures_;
+    if (waiting_.first() == &sequence) note_blocked_line(sequence);
+    return false;
   }
   if (prefill_budget(batch, sequence.partition) <= 0) {
     // The partition with its pages has no prefill budget left in this step.
@@ -146,8 +247,9 @@ bool Scheduler::admit(StepBatch& batch, Sequence& sequence) {
   }
   while (sequence.pages.size() < pages) sequence.pages.push_back(take_page(sequence.partition));
 
-  waiting_.remove(sequence);
+  end_waiting(sequence);
   sequence.state = SequenceState::running;
+  sequence.admitted_step = step_;
   sequence.batch_slot = batch_slots_.back();
   batch_slots_.pop_back();
   sequence.planned = shared;
@@ -171,6 +273,13 @@ bool Scheduler::admit(StepBatch& batch, Sequence& sequence) {
   counters_.prefix_queried_tokens += static_cast<std::uint64_t>(sequence.known());
   counters_.prefix_hit_tokens += static_cast<std::uint64_t>(shared);
   return true;
+}
+
+void Scheduler::note_blocked_line(const Sequence& first) {
+  line_is_blocked_ = true;
+  if (first.id == line_blocked_) return;
+  line_blocked_ = first.id;
+  line_blocked_since_ = step_;
 }
 
 bool Scheduler::place(Sequence& sequence, std::int32_t& shared, PageHandle& copy_from) {
@@ -220,7 +329,10 @@ bool Scheduler::pages_suffice(const Sequence& sequence) const {
     return other.partition == sequence.partition &&
            limits_.pages_of(other.computed_goal()) > static_cast<std::int32_t>(other.pages.size());
   }));
-  const std::int32_t reserve = std::min(growing, limits_.pages_per_partition() / kGrowthShare);
+  std::int32_t reserve = std::min(growing, limits_.pages_per_partition() / kGrowthShare);
+  const bool shared = std::ranges::any_of(
+      running_, [&](std::int32_t index) { return at(index).partition == sequence.partition; });
+  if (shared && !is_short(sequence)) reserve += limits_.pages_per_partition() / kShortShare;
   return pool_.available(sequence.partition) >= needed + reserve;
 }
 
@@ -268,7 +380,6 @@ void Scheduler::add_row(StepBatch& batch, Sequence& sequence, std::int32_t count
 
   batch.rows.push_back(row);
   batch.tokens += count;
-  prefilled_[static_cast<std::size_t>(sequence.partition)] += count;
   if (row.samples) {
     ++batch.samples;
     ++sequence.in_flight_samples;

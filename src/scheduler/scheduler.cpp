@@ -21,6 +21,8 @@ Scheduler::Scheduler(const Limits& limits, const std::array<std::uint64_t, 4>& s
       prefix_(pool_, limits.tokens_per_page, seed),
       sequences_(static_cast<std::size_t>(limits.live_max)),
       waiting_(sequences_, limits.aging_steps),
+      fair_(sequences_, limits.tokens_per_page, limits.short_tokens_max()),
+      short_classes_(fair_.size_class(limits.short_tokens_max() + 1)),
       mixed_prefill_tokens_(limits.mixed_prefill_tokens_max) {
   KOHO_CHECK(validate(limits).ok());
   const auto batch_slots = static_cast<std::size_t>(limits.sequences_max);
@@ -37,6 +39,7 @@ Scheduler::Scheduler(const Limits& limits, const std::array<std::uint64_t, 4>& s
   preempted_.reserve(sequences_.size());
   const auto partitions = static_cast<std::size_t>(limits.partitions);
   prefilled_.resize(partitions);
+  turns_.resize(partitions);
   loads_.resize(partitions);
   matches_.resize(partitions);
   for (StepBatch& batch : batches_) {
@@ -92,6 +95,7 @@ Result<SequenceId> Scheduler::submit(const SequenceRequest& request) {
   sequence.pages.reserve(
       static_cast<std::size_t>(limits_.pages_of(static_cast<std::int32_t>(length_max))));
   sequence.fork_of = request.fork_of;
+  fair_.join(sequence, request.client);
   ++live_;
 
   Sequence* parent = find_mutable(request.fork_of);
@@ -115,10 +119,11 @@ void Scheduler::finish(SequenceId id) {
   if (sequence->state == SequenceState::running) {
     leave_running(*sequence);
   } else if (sequence->state == SequenceState::waiting) {
-    waiting_.remove(*sequence);
+    end_waiting(*sequence);
   } else {
     --held_;
   }
+  fair_.leave(*sequence);
 
   std::vector<Token> tokens = std::move(sequence->tokens);
   std::vector<PageHandle> pages = std::move(sequence->pages);
@@ -139,7 +144,7 @@ void Scheduler::set_paused(SequenceId id, bool paused) {
   Sequence* sequence = find_mutable(id);
   KOHO_CHECK(sequence != nullptr);
   sequence->paused = paused;
-  blocked_ = kNoSequence;
+  ++departures_;
   if (sequence->state != SequenceState::running) settle(*sequence);
 }
 
@@ -179,6 +184,7 @@ void Scheduler::retire() {
 
 void Scheduler::reset_device() {
   in_flight_ = 0;
+  turn_carry_ = 0;
   deduplicated_pages_.clear();
   preempted_.clear();
   for (Sequence& sequence : sequences_) {
@@ -193,6 +199,12 @@ void Scheduler::reset_device() {
     settle(sequence);
   }
   prefix_.clear();
+  // What was cached is to be computed again.
+  for (Sequence& sequence : sequences_) {
+    if (sequence.state != SequenceState::waiting) continue;
+    fair_.remove(sequence);
+    fair_.insert(sequence, tokens_to_compute(sequence));
+  }
 }
 
 const Sequence* Scheduler::find(SequenceId id) const {
@@ -208,7 +220,8 @@ Sequence* Scheduler::find_mutable(SequenceId id) {
 
 void Scheduler::leave_running(Sequence& sequence) {
   release_pages(sequence);
-  blocked_ = kNoSequence;
+  ++departures_;
+  sequence.passed_others = false;
   running_.erase(std::ranges::find(running_, sequence.id.index));
   batch_slots_.push_back(sequence.batch_slot);
   bias_entries_ -= sequence.bias_entries;
@@ -269,14 +282,31 @@ void Scheduler::forget_fork(Sequence& fork) {
 void Scheduler::settle(Sequence& sequence) {
   const bool held = sequence.paused || sequence.awaits_parent;
   if (held && sequence.state == SequenceState::waiting) {
-    waiting_.remove(sequence);
+    end_waiting(sequence);
     sequence.state = SequenceState::held;
     ++held_;
   } else if (!held && sequence.state == SequenceState::held) {
     sequence.state = SequenceState::waiting;
     --held_;
-    waiting_.insert(sequence);
+    begin_waiting(sequence);
   }
+}
+
+void Scheduler::begin_waiting(Sequence& sequence) {
+  waiting_.insert(sequence);
+  fair_.insert(sequence, tokens_to_compute(sequence));
+}
+
+void Scheduler::end_waiting(Sequence& sequence) {
+  waiting_.remove(sequence);
+  fair_.remove(sequence);
+}
+
+std::int32_t Scheduler::tokens_to_compute(const Sequence& sequence) {
+  if (starts_from_parent(sequence)) return 1;
+  if (!limits_.prefix_cache) return sequence.known();
+  prefix_.count_matches(sequence.tokens, sequence.salt, matches_);
+  return sequence.known() - std::ranges::max(matches_) * limits_.tokens_per_page;
 }
 
 }  // namespace koho

@@ -8,10 +8,12 @@
 // have. It stays until it ends or loses its pages; a fork goes where its parent's pages are.
 //
 // A step takes one token of every sequence that has one to compute (decodes), then, within the
-// budget, prefill chunks of running sequences and newly admitted ones alike, by precedence
-// (waiting_list.h): a short request of better priority need not wait for the whole of a long
-// prompt. A sequence that finds no page preempts a paused one, else the youngest, of its partition;
-// the oldest therefore always progresses, alone if need be, and everyone is the oldest some day.
+// budget, prefill chunks of running sequences and newly admitted ones alike: a part of it by turn
+// (waiting_list.h: nobody starves), the rest by fair order (fair_order.h: a short prompt waits for
+// no long one, a client for no other). While the first in line lacks pages, prompts that come
+// before it in fair order may pass it, for so long and with so many pages. A sequence that finds no
+// page preempts a paused one, else the youngest, of its partition; the oldest therefore always
+// progresses, alone if need be, and everyone is the oldest some day.
 //
 // Lookahead: up to two steps may be planned and not applied. Steps run on the device in the order
 // of planning, so pages change hands when a step is *planned*: a page freed now may still be
@@ -29,6 +31,7 @@
 #include "base/error.h"
 #include "kvcache/page_pool.h"
 #include "kvcache/prefix_cache.h"
+#include "scheduler/fair_order.h"
 #include "scheduler/limits.h"
 #include "scheduler/sequence.h"
 #include "scheduler/step_batch.h"
@@ -43,6 +46,7 @@ struct SequenceRequest {
   std::int32_t completion_max = 0;  // tokens to sample; 0 computes the prompt only
   std::int32_t priority = 0;        // 0 .. kPriorities-1, 0 first
   CacheSalt salt;
+  std::uint64_t client = 0;  // prefill is shared fairly between clients
   std::int32_t bias_entries = 0;
   bool wants_token_counts = false;  // the device counts its tokens, for penalties
   /// A live sequence with the same prompt and salt: this one starts from its pages once the prompt
@@ -55,6 +59,7 @@ struct SchedulerCounters {
   std::uint64_t resumed = 0;  // admitted again
   std::uint64_t preempted = 0;
   std::uint64_t forked = 0;  // started from another sequence's pages
+  std::uint64_t passed = 0;  // admissions before the first in line, which lacked pages
   std::uint64_t deduplicated_pages = 0;
   std::uint64_t prefix_queried_tokens = 0;  // of admissions, as are the hits
   std::uint64_t prefix_hit_tokens = 0;
@@ -127,10 +132,29 @@ class Scheduler {
   Sequence* find_mutable(SequenceId id);
 
   void plan_decodes(StepBatch& batch);
-  /// Running prefills and, if it `admits`, waiting sequences, best precedence first.
+  /// Running prefills and, if it `admits`, waiting sequences.
   void plan_prefills(StepBatch& batch, bool admits);
-  /// Admits the first of those that wait, with its first row, if it fits.
-  bool admit_first(StepBatch& batch, Sequence& sequence);
+  /// Gives a part of the budget away by turn, to running and waiting sequences alike.
+  void grant_by_turn(StepBatch& batch, bool admits);
+  /// Gives the rest away by fair order.
+  void grant_fairly(StepBatch& batch, bool admits);
+  void grant(Sequence& sequence, std::int32_t tokens);
+  /// Of the running prefills, the first by fair order that can be given more, or nullptr.
+  Sequence* fairest_running(const StepBatch& batch);
+  /// Tokens of a running sequence that this step does not compute yet.
+  static std::int32_t left_of(const Sequence& sequence) {
+    return sequence.remaining() - sequence.granted;
+  }
+  /// The part of a partition's prefill share that goes by turn in this step.
+  std::int32_t turn_tokens();
+  /// Admits a waiting sequence if it fits.
+  bool try_admit(StepBatch& batch, Sequence& sequence);
+  /// Whether it may be admitted before the first in line.
+  bool may_pass(const Sequence& sequence) const;
+  /// Whether batch slots and pages that are kept for short prompts are open to it.
+  bool is_short(const Sequence& sequence) const {
+    return fair_.size_class(sequence.tokens_to_compute) < short_classes_;
+  }
   void emit_deduplicated_pages(StepBatch& batch);
   void add_row(StepBatch& batch, Sequence& sequence, std::int32_t count, bool admitted);
   std::int32_t prefill_budget(const StepBatch& batch) const;
@@ -156,6 +180,8 @@ class Scheduler {
   Sequence& youngest_in(std::int32_t partition);
   /// Preempts a paused sequence of the partition (-1: of any); false if there is none.
   bool reclaim_paused(const StepBatch& batch, std::int32_t partition);
+  /// The first in line lacks pages in this step.
+  void note_blocked_line(const Sequence& first);
   void preempt(Sequence& victim);
   void leave_running(Sequence& sequence);
   void release_pages(Sequence& sequence);
@@ -164,20 +190,29 @@ class Scheduler {
   void forget_fork(Sequence& fork);
   /// Makes a sequence that does not run held (paused, or awaiting its parent) or waiting.
   void settle(Sequence& sequence);
+  void begin_waiting(Sequence& sequence);
+  void end_waiting(Sequence& sequence);
+  /// About how many tokens of the sequence must be computed.
+  std::int32_t tokens_to_compute(const Sequence& sequence);
 
   Limits limits_;
   PagePool pool_;
   PrefixCache prefix_;
   std::vector<Sequence> sequences_;
-  std::vector<std::int32_t> unused_;   // indices
-  std::vector<std::int32_t> running_;  // indices, by arrival
-  std::vector<std::int32_t> order_;    // of running_: as planning began; prefills, by precedence
+  std::vector<std::int32_t> unused_;       // indices
+  std::vector<std::int32_t> running_;      // indices, by arrival
+  std::vector<std::int32_t> order_;        // of running_: as planning began; then of prefills
   std::vector<std::int32_t> batch_slots_;  // free ones
   std::int32_t prefill_share_ = 0;         // prefill tokens of a partition in this step
-  std::vector<std::int32_t> prefilled_;    // by partition, in this step
+  std::int32_t granted_ = 0;               // prefill tokens of this step so far
+  std::vector<std::int32_t> prefilled_;    // of these, by partition
+  std::vector<std::int32_t> turns_;        // by partition: what is left to give away by turn
+  std::int64_t turn_carry_ = 0;            // hundredths of tokens that the last steps owe to turns
   std::vector<std::int32_t> loads_;        // by partition, for one admission
   std::vector<std::int32_t> matches_;
   WaitingList waiting_;
+  FairOrder fair_;
+  std::int32_t short_classes_;  // size classes whose prompts the step's fair part holds whole
   std::vector<DeduplicatedPage> deduplicated_pages_;
   std::vector<SequenceId> preempted_;                 // since the last step that was planned
   std::array<StepBatch, kStepsInFlightMax> batches_;  // a ring
@@ -189,9 +224,14 @@ class Scheduler {
   std::int32_t held_ = 0;
   std::int32_t bias_entries_ = 0;  // of running sequences
   std::int32_t mixed_prefill_tokens_;
-  /// The admission that last failed for want of pages: not tried again before a sequence leaves or
-  /// pauses. (Matching its prompt anew each step would cost a hash a page.)
-  SequenceId blocked_ = kNoSequence;
+  /// Counts sequences that left or paused: before the next of them, an admission that failed for
+  /// want of pages is not tried again. (Matching a prompt anew each step would cost a hash a page.)
+  std::uint64_t departures_ = 1;
+  bool line_has_turn_ = false;  // some of this step is given away by turn
+  /// The first in line lacks pages, since `line_blocked_since_`.
+  bool line_is_blocked_ = false;
+  SequenceId line_blocked_ = kNoSequence;
+  std::int64_t line_blocked_since_ = 0;
   SchedulerCounters counters_;
 };
 

@@ -1,65 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scheduler's decisions one by one. What holds over all histories: tests/simulation.
-#include "scheduler/scheduler.h"
-
-#include <numeric>
-
-#include <gtest/gtest.h>
+#include "tests/support/scheduler_harness.h"
 
 namespace koho {
 namespace {
-
-Limits small_limits() {
-  Limits limits;
-  limits.tokens_per_page = 4;
-  limits.pages = 32;
-  limits.context_max = 64;
-  limits.sequences_max = 4;
-  limits.live_max = 16;
-  limits.step_tokens_max = 16;
-  limits.mixed_prefill_tokens_max = 4;
-  limits.aging_steps = 10;
-  return limits;
-}
-
-/// A scheduler whose steps "run" at once, every sampled token being 7 more than the last one.
-struct Harness {
-  Scheduler scheduler;
-  explicit Harness(const Limits& limits = small_limits()) : scheduler(limits, {1, 2, 3, 4}) {}
-
-  SequenceId submit(int prompt, int completion, int from = 0, int priority = 0) {
-    std::vector<Token> tokens(static_cast<std::size_t>(prompt));
-    std::iota(tokens.begin(), tokens.end(), from);
-    SequenceRequest request;
-    request.prompt = tokens;
-    request.completion_max = completion;
-    request.priority = priority;
-    Result<SequenceId> id = scheduler.submit(request);
-    EXPECT_TRUE(id.ok());
-    return *id;
-  }
-  /// Applies the oldest step; ends sequences at their full length.
-  void collect() {
-    const StepBatch& batch = scheduler.oldest_in_flight();
-    for (const StepRow& row : batch.rows) {
-      const Sequence* sequence = scheduler.apply(row, row.start + 7);
-      if (sequence != nullptr && sequence->known() == sequence->length_max)
-        scheduler.finish(sequence->id);
-    }
-    scheduler.retire();
-  }
-  const StepBatch* step() {
-    const StepBatch* batch = scheduler.plan();
-    if (batch != nullptr) collect();
-    return batch;
-  }
-  void drain() {
-    int steps = 0;
-    while (step() != nullptr) ASSERT_LT(++steps, 10000);
-    EXPECT_EQ(scheduler.live(), 0);
-    EXPECT_EQ(scheduler.pool().owned(), 0);
-  }
-};
 
 TEST(Scheduler, PrefillsInChunksOfTheBudget) {
   Harness harness;
@@ -93,37 +37,6 @@ TEST(Scheduler, AdmitsByPriorityAndThenByArrival) {
   EXPECT_EQ(harness.step()->rows[0].sequence, first);
   EXPECT_EQ(harness.step()->rows[0].sequence, second);
   EXPECT_EQ(harness.step()->rows[0].sequence, low);
-}
-
-TEST(Scheduler, AShortRequestOfBetterPriorityNeedNotWaitForALongPrompt) {
-  Harness harness;
-  const SequenceId slow = harness.submit(60, 2, 0, 7);
-  harness.step();
-  const SequenceId equal = harness.submit(4, 1, 200, 7);
-  const SequenceId better = harness.submit(5, 1, 100, 3);
-  const StepBatch* batch = harness.step();
-  ASSERT_EQ(batch->rows.size(), 2U);
-  EXPECT_EQ(batch->rows[0].sequence, better);
-  EXPECT_TRUE(batch->rows[0].samples);
-  EXPECT_EQ(batch->rows[1].sequence, slow);
-  EXPECT_EQ(batch->rows[1].count, 16 - 5);
-  // Among equals the first come.
-  EXPECT_EQ(harness.step()->rows[0].sequence, slow);
-  EXPECT_EQ(harness.scheduler.find(equal)->state, SequenceState::waiting);
-  harness.drain();
-}
-
-TEST(Scheduler, PrefillThatHasWaitedLongPrecedesBetterNewcomers) {
-  Limits limits = small_limits();
-  limits.aging_steps = 2;
-  Harness harness(limits);
-  const SequenceId low = harness.submit(60, 2, 0, 1);
-  harness.step();
-  harness.step();
-  const SequenceId high = harness.submit(5, 1, 100, 0);  // as low's precedence, and later
-  EXPECT_EQ(harness.step()->rows[0].sequence, low);
-  EXPECT_EQ(harness.scheduler.find(high)->state, SequenceState::waiting);
-  harness.drain();
 }
 
 TEST(Scheduler, AnOldLowPriorityOvertakesNewcomers) {

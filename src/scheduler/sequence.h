@@ -49,8 +49,12 @@ struct Sequence {
   std::int32_t registered = 0;     // leading pages that the prefix cache can find
   std::int32_t cached_tokens = 0;  // found in the cache at the first admission
   std::int32_t admissions = 0;
+  std::int64_t admitted_step = -1;  // step of the latest admission
   std::int64_t last_row_step = -1;  // latest step with a row of this sequence
   bool paused = false;              // its reader is slow: plan no row
+  std::int32_t granted = 0;         // prefill tokens of the step being planned
+  std::uint64_t blocked_at = 0;     // Scheduler::departures_ when it last lacked pages; 0: never
+  bool passed_others = false;       // admitted before the first in line, which lacked pages
 
   SequenceId fork_of = kNoSequence;  // shares its prompt with this sequence
   bool awaits_parent = false;        // … whose prompt is not computed yet
@@ -58,6 +62,10 @@ struct Sequence {
   std::int32_t next_fork = -1;
   std::int32_t next = -1;  // in its priority's waiting list
   std::int32_t previous = -1;
+  std::int32_t group = -1;             // of FairOrder: client and priority
+  std::int32_t tokens_to_compute = 0;  // while it waits: less what was cached when it began to
+  std::int32_t next_of_size = -1;      // in FairOrder's list of its group and size class
+  std::int32_t previous_of_size = -1;
 
   std::int32_t known() const { return static_cast<std::int32_t>(tokens.size()); }
   /// Tokens, those in flight included.

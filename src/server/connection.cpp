@@ -45,6 +45,7 @@ Connection::Connection(IoThread& thread,
       socket_(std::move(socket)),
       tls_(std::move(tls)),
       reader_(core_.settings().http),
+      share_(core_.bodies()),
       stage_since_us_(core_.clock().now_us()) {
   ++core_.counters().connections_live;
 }
@@ -139,6 +140,7 @@ void Connection::feed(std::int64_t now) {
 /// Has the pool compute the answer, or this thread if the pool is full.
 void Connection::answer_on_pool() {
   const auto large = std::make_shared<LargeAnswer>();
+  large->share = std::exchange(share_, BodyShare(core_.bodies()));
   const auto body = std::make_shared<std::string>(reader_.take_body());
   const bool taken = core_.pool().submit(
       [large, body, &core = core_, route = route_, head = reader_.head(), wake = waker()] {
@@ -165,6 +167,8 @@ void Connection::run_job(const api::GenerationEndpoint& endpoint, const ServedMo
   setup.id = core_.make_id();
   setup.request_id = request_id_;
   setup.wake = waker();
+  setup.key = key_of(core_, reader_.head());
+  setup.share = std::exchange(share_, BodyShare(core_.bodies()));
   job_ = std::make_shared<GenerationJob>(core_, std::move(setup));
   last_event_us_ = core_.clock().now_us();
   job_->start(reader_.take_body());
@@ -194,6 +198,7 @@ void Connection::pump() {
     if (state == GenerationJob::State::answered) {
       Response response = std::move(job_->response());
       request_id_ = job_->name();
+      for (auto& field : job_->limit_fields()) response.fields.push_back(std::move(field));
       job_.reset();
       send(std::move(response));
       return;
@@ -251,9 +256,11 @@ void Connection::on_tick(std::int64_t now) {
   bool late = in_head && now - stage_since_us_ >= time.head_ms * kUsPerMs;
   if (!in_head) {
     const std::int64_t beyond = now - body_since_us_ - time.body_grace_ms * kUsPerMs;
-    late = beyond > 0 && static_cast<double>(reader_.body_bytes()) <
-                             static_cast<double>(time.body_bytes_per_s) *
-                                 (static_cast<double>(now - body_since_us_) / 1e6);
+    const std::int64_t bytes_per_s =
+        core_.bodies().is_scarce() ? time.body_bytes_per_s_scarce : time.body_bytes_per_s;
+    late = beyond > 0 &&
+           static_cast<double>(reader_.body_bytes()) <
+               static_cast<double>(bytes_per_s) * (static_cast<double>(now - body_since_us_) / 1e6);
   }
   if (!late) return;
   ++core_.counters().head_timeouts;

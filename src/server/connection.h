@@ -22,6 +22,7 @@ namespace koho::server {
 
 /// An answer that a thread of the pool computes.
 struct LargeAnswer {
+  BodyShare share;  // of the body
   Response response;
   std::atomic<bool> ready{false};
 };
@@ -50,6 +51,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void take_requests();
   void answer_requests();
   void on_head();
+  bool hold_body();
   void dispatch();
   void run_job(const api::GenerationEndpoint& endpoint, const ServedModel& serving);
   void answer_on_pool();
@@ -70,6 +72,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::ip::tcp::socket socket_;
   std::unique_ptr<TlsSession> tls_;
   HttpReader reader_;
+  BodyShare share_;     // of the body that is read
   std::string unread_;  // bytes that arrived while a request was being answered
   bool reading_ = false;
   bool read_paused_ = false;

@@ -82,7 +82,22 @@ void Connection::on_bytes(std::string_view bytes) {
   if (!reader_.started()) stage_since_us_ = core_.clock().now_us();
   const std::size_t taken = reader_.feed(bytes);
   unread_.assign(bytes.substr(taken));
-  take_requests();
+  if (hold_body()) take_requests();
+}
+
+/// Counts the body's bytes; false: there are too many of all bodies, and the request is refused.
+bool Connection::hold_body() {
+  if (reader_.body_bytes() == 0 || share_.grow(reader_.body_memory())) return true;
+  ++core_.counters().rejected_full;
+  reader_.drop_body();
+  share_.resize(0);
+  api::ApiError error{.status = 503, .code = "service_unavailable", .retry_after_s = 1};
+  error.message = "the server holds as many bytes of requests as it has memory for; retry later";
+  Response response = error_response(api::error_style(reader_.head().path), error);
+  response.close = true;  // nobody reads the rest of the body
+  core_.count_response("refused", response.status);
+  send(std::move(response));
+  return false;
 }
 
 void Connection::take_requests() {
@@ -102,6 +117,7 @@ void Connection::answer_requests() {
       if (!reader_.started()) stage_since_us_ = core_.clock().now_us();
       const std::string bytes = std::exchange(unread_, {});
       unread_.assign(std::string_view(bytes).substr(reader_.feed(bytes)));
+      if (!hold_body()) return;
     }
     switch (reader_.state()) {
       case HttpReader::State::head:

@@ -3,10 +3,12 @@
 // socket.
 #include <array>
 #include <charconv>
+#include <ctime>
 #include <utility>
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
+#include <fmt/format.h>
 
 #include "server/connection.h"
 
@@ -31,12 +33,37 @@ void append_field(std::string& out, std::string_view name, std::string_view valu
   out += "\r\n";
 }
 
+/// "Sun, 06 Nov 1994 08:49:37 GMT" (RFC 9110, 5.6.7), made once a second in each thread.
+std::string_view http_date() {
+  thread_local std::time_t made_for = -1;
+  thread_local std::array<char, 32> text{};
+  const std::time_t now = Core::unix_seconds();
+  if (now != made_for) {
+    std::tm parts{};
+    gmtime_r(&now, &parts);
+    constexpr std::array<std::string_view, 7> kDays{"Sun", "Mon", "Tue", "Wed",
+                                                    "Thu", "Fri", "Sat"};
+    constexpr std::array<std::string_view, 12> kMonths{"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                                       "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+    const auto made =
+        fmt::format_to_n(text.data(), text.size(), "{}, {:02} {} {:04} {:02}:{:02}:{:02} GMT",
+                         kDays[static_cast<std::size_t>(parts.tm_wday)], parts.tm_mday,
+                         kMonths[static_cast<std::size_t>(parts.tm_mon)], parts.tm_year + 1900,
+                         parts.tm_hour, parts.tm_min, parts.tm_sec);
+    KOHO_CHECK(made.size < text.size());
+    text[made.size] = '\0';
+    made_for = now;
+  }
+  return text.data();
+}
+
 void append_status_line(std::string& out, int status) {
   out += "HTTP/1.1 ";
   append_number(out, static_cast<std::size_t>(status));
   out += ' ';
   out += reason_phrase(status);
   out += "\r\n";
+  append_field(out, "Date", http_date());
 }
 
 }  // namespace
@@ -50,6 +77,8 @@ void Connection::begin_stream() {
   Response begun;
   add_request_id(reader_.head(), request_id_, begun);
   add_cors(core_, reader_.head(), begun);
+  if (job_)
+    for (auto& field : job_->limit_fields()) begun.fields.push_back(std::move(field));
   for (const auto& [name, value] : begun.fields) append_field(out_, name, value);
   if (chunked_) {
     append_field(out_, "Transfer-Encoding", "chunked");
@@ -101,6 +130,7 @@ void Connection::finish_exchange() {
   route_ = nullptr;
   request_id_.clear();
   head_only_ = false;
+  share_.resize(0);
   stage_since_us_ = core_.clock().now_us();
   if (!keep_alive_) {
     close_after_ = true;

@@ -19,13 +19,23 @@ constexpr std::size_t kPoolQueueMax = 4096;
 constexpr std::size_t kPendingAbortsMax = 1024;
 constexpr std::size_t kUnknownNamesMax = 64;  // no more are logged
 
+/// What is left of the memory for bodies beside those that are parsed, and at least two bodies.
+std::size_t bytes_of_bodies(const ServerSettings& settings) {
+  constexpr std::size_t kParsedTimes = 3;  // what a tree and a prompt take beside the body
+  const std::size_t body = settings.http.body_bytes;
+  const std::size_t parsed = kParsedTimes * body * static_cast<std::size_t>(settings.text_threads);
+  return std::max(settings.bodies_bytes_max - std::min(parsed, settings.bodies_bytes_max),
+                  3 * body);
+}
+
 }  // namespace
 
 Core::Core(ServerSettings settings, const Clock& clock)
     : settings_(std::move(settings)),
       clock_(clock),
       started_us_(clock.now_us()),
-      api_keys_(std::make_shared<const std::vector<std::string>>(settings_.api_keys)),
+      bodies_(bytes_of_bodies(settings_)),
+      api_keys_(std::make_shared<const ApiKeys>(settings_.api_keys, ApiKeys())),
       waiting_for_("the model"),
       pool_(settings_.text_threads, kPoolQueueMax) {
   for (const Route& route : routes()) responses_.try_emplace(std::string(route.path));
@@ -34,13 +44,13 @@ Core::Core(ServerSettings settings, const Clock& clock)
 
 Core::~Core() = default;
 
-std::shared_ptr<const std::vector<std::string>> Core::api_keys() const {
+std::shared_ptr<const ApiKeys> Core::api_keys() const {
   const std::lock_guard lock(mutex_);
   return api_keys_;
 }
 
-void Core::set_api_keys(std::vector<std::string> keys) {
-  auto made = std::make_shared<const std::vector<std::string>>(std::move(keys));
+void Core::set_api_keys(std::vector<ApiKeySettings> keys) {
+  auto made = std::make_shared<const ApiKeys>(std::move(keys), *api_keys());
   const std::lock_guard lock(mutex_);
   api_keys_.swap(made);
 }
@@ -76,8 +86,10 @@ std::string Core::readiness_json() const {
     const Statistics statistics = serving->engine.statistics();
     if (statistics.broken)
       return R"({"status":"failed","waiting_for":"a restart: the engine has failed"})";
-    if (!statistics.device_up) return R"({"status":"recovering","waiting_for":"the device"})";
-    return R"({"status":"ready"})";
+    if (!statistics.device_up)
+      return fmt::format(R"({{"status":"recovering","waiting_for":"the device","restarts":{}}})",
+                         statistics.recoveries);
+    return fmt::format(R"({{"status":"ready","restarts":{}}})", statistics.recoveries);
   }
   std::string out;
   if (now == Phase::draining) return R"({"status":"draining","waiting_for":"running requests"})";
@@ -168,6 +180,31 @@ bool Core::end_reading(std::uint64_t reader, const std::string& name) {
     return readers_.empty() || *readers_.begin() >= abort.readers_end;
   });
   return meant;
+}
+
+std::vector<LiveRequest> Core::live_requests(std::size_t rows_max) const {
+  std::vector<std::pair<std::string, std::shared_ptr<GenerationJob>>> jobs;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, job] : jobs_)
+      if (std::shared_ptr<GenerationJob> live = job.lock()) jobs.emplace_back(id, std::move(live));
+  }
+  // A job that has two names for a moment is one row.
+  const auto by_job = [](const auto& row) { return row.second.get(); };
+  std::ranges::sort(jobs, {}, by_job);
+  const auto [same, end] = std::ranges::unique(jobs, {}, by_job);
+  jobs.erase(same, end);
+  std::vector<LiveRequest> rows;
+  for (const auto& [id, job] : jobs) rows.push_back(job->live(id));
+  std::ranges::sort(rows, {}, &LiveRequest::received_us);
+  if (rows.size() > rows_max) rows.resize(rows_max);
+  return rows;
+}
+
+void Core::take_sample() {
+  const ServedModel* serving = this->serving();
+  if (serving != nullptr && history_.is_due(clock_.now_us()))
+    history_.add(serving->engine.statistics(), clock_.now_us(), unix_seconds());
 }
 
 void Core::abort_all_jobs() {

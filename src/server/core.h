@@ -20,6 +20,10 @@
 #include "base/clock.h"
 #include "base/load_progress.h"
 #include "engine/engine.h"
+#include "server/api_keys.h"
+#include "server/body_budget.h"
+#include "server/history.h"
+#include "server/request_log.h"
 #include "server/settings.h"
 #include "server/work_pool.h"
 
@@ -70,11 +74,13 @@ class Core {
   Counters& counters() { return counters_; }
   const Counters& counters() const { return counters_; }
   WorkPool& pool() { return pool_; }
+  BodyBudget& bodies() { return bodies_; }
 
   /// The API keys, one of which every request must have; empty: no key is needed. Never null.
   /// Threads: any.
-  std::shared_ptr<const std::vector<std::string>> api_keys() const;
-  void set_api_keys(std::vector<std::string> keys);
+  std::shared_ptr<const ApiKeys> api_keys() const;
+  /// Keys that stay keep what they counted.
+  void set_api_keys(std::vector<ApiKeySettings> keys);
 
   // ---- phase of the server; threads: any
   Phase phase() const { return phase_.load(std::memory_order_acquire); }
@@ -97,6 +103,15 @@ class Core {
   /// route -> numbers of 2xx, 3xx, 4xx and 5xx answers.
   std::map<std::string, std::array<std::uint64_t, 4>> responses() const;
   void note_unknown_fields(const std::vector<std::string>& names);
+
+  // ---- what the dashboard shows; threads: any
+  /// The running requests, oldest first, `rows_max` at most.
+  std::vector<LiveRequest> live_requests(std::size_t rows_max) const;
+  RequestLog& request_log() { return request_log_; }
+  const RequestLog& request_log() const { return request_log_; }
+  /// Takes a sample of the statistics if one is due. Called at every tick.
+  void take_sample();
+  const History& history() const { return history_; }
 
   // ---- running jobs, for aborting by id; threads: any
   /// Returns the job's name: `id`, or if a running job has that name, `id`, a hyphen and eight
@@ -124,10 +139,13 @@ class Core {
   const Clock& clock_;
   std::int64_t started_us_;
   Counters counters_;
+  BodyBudget bodies_;
+  RequestLog request_log_;
+  History history_;
   std::atomic<Phase> phase_{Phase::loading};
   std::atomic<const ServedModel*> serving_{nullptr};
   mutable std::mutex mutex_;
-  std::shared_ptr<const std::vector<std::string>> api_keys_;
+  std::shared_ptr<const ApiKeys> api_keys_;
   std::string waiting_for_;
   const LoadProgress* progress_ = nullptr;
   std::map<std::string, std::array<std::uint64_t, 4>> responses_;

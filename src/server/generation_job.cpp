@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "api/body.h"
-#include "base/log.h"
 #include "chat/json.h"
 #include "grammar/forced_tokens.h"
 
@@ -20,15 +19,6 @@ namespace {
 /// Tokens that arrived within this time have no meaningful rate.
 constexpr std::int64_t kRateUsMin = 1000;
 
-/// At most 200 bytes of a client's text, quoted for the log.
-std::string quoted_part(std::string_view text) {
-  constexpr std::size_t kBytesMax = 200;
-  std::size_t bytes = std::min(text.size(), kBytesMax);
-  while (bytes > 0 && bytes < text.size() && (static_cast<unsigned char>(text[bytes]) >> 6U) == 2U)
-    --bytes;  // whole characters
-  return log::quoted(text.substr(0, bytes));
-}
-
 }  // namespace
 
 GenerationJob::GenerationJob(Core& core, Setup setup)
@@ -39,6 +29,7 @@ GenerationJob::GenerationJob(Core& core, Setup setup)
 GenerationJob::~GenerationJob() {
   end_reading({});
   if (!body_name_.empty()) core_.remove_job(body_name_);
+  if (holds_key_) setup_.key->end();
   --core_.counters().requests_live;
 }
 
@@ -46,12 +37,25 @@ void GenerationJob::start(std::string body) {
   name_ =
       core_.add_job(setup_.request_id.empty() ? setup_.id : setup_.request_id, shared_from_this());
   reader_ = core_.begin_reading();
+  if (setup_.key != nullptr) {
+    refused_ = setup_.key->begin(core_.clock().now_us());
+    holds_key_ = !refused_;
+    key_is_at_limit_ = !holds_key_;
+  }
+  if (refused_) {
+    end_reading({});
+    prepared_.store(true, std::memory_order_release);
+    setup_.wake();
+    return;
+  }
   if (body.size() <= core_.settings().inline_body_bytes) {
     prepare(body);
     return;
   }
   const bool taken = core_.pool().submit(
-      [self = shared_from_this(), text = std::move(body)] { self->prepare(text); });
+      [self = shared_from_this(), text = std::make_shared<std::string>(std::move(body))] {
+        self->prepare(*text);
+      });
   if (taken) return;
   refused_ = ApiError{
       .status = 503,
@@ -72,7 +76,7 @@ void GenerationJob::end_reading(const std::string& name) {
   reader_.reset();
 }
 
-void GenerationJob::prepare(const std::string& body) {
+void GenerationJob::prepare(std::string& body) {
   const auto cancelled = [this] { return abandoned_.load() || aborted_.load(); };
   if (!cancelled()) refused_ = read(body);
   end_reading({});
@@ -117,9 +121,11 @@ void GenerationJob::prepare(const std::string& body) {
   done();
 }
 
-std::optional<ApiError> GenerationJob::read(const std::string& body) {
+/// Reads the body, and frees its memory as soon as its tree is made.
+std::optional<ApiError> GenerationJob::read(std::string& body) {
   chat::Json json;
-  if (api::Refusal refused = api::parse_body(body, json)) return refused;
+  if (api::Refusal refused = api::parse_body(body, setup_.endpoint->reads, json)) return refused;
+  body = {};
   if (api::Refusal refused = api::read_request_id(json, request_.request_id)) return refused;
   end_reading(request_.request_id);
   if (aborted_.load()) return {};
@@ -127,109 +133,27 @@ std::optional<ApiError> GenerationJob::read(const std::string& body) {
   const api::Model& model = setup_.serving->model;
   request_.call_id_prefix = "call_" + setup_.id.substr(0, 16) + "_";
   if (api::Refusal refused = endpoint.read(json, model, request_)) return refused;
+  if (setup_.key != nullptr) setup_.key->apply(request_.base);
+  json = {};
   core_.note_unknown_fields(request_.unknown_fields);
   api::Refusal refused = api::encode(request_, model, endpoint.prompt_field);
   if (refused && endpoint.reword != nullptr)
     refused = endpoint.reword(std::move(*refused), request_, model);
+  if (request_.conversation) request_.conversation->messages = {};  // the prompt is made of them
   return refused;
 }
 
-/// Log probabilities of the prompt's own tokens. The engine computes logits only where it samples,
-/// so the prompt is split into chunks of one page's tokens, and each chunk is generated as forced
-/// tokens after the tokens before it. The last chunk runs first: it fills the prefix cache with all
-/// pages of the prompt, where the other chunks find them.
-void GenerationJob::begin_prompt_logprobs() {
-  constexpr std::size_t kScoredTokensMax = 16'384;
-  const api::Model& model = setup_.serving->model;
-  const std::int32_t vocabulary = model.tokenizer == nullptr
-                                      ? model.limits.vocabulary
-                                      : static_cast<std::int32_t>(model.tokenizer->vocab_size());
-  std::size_t tokens = 0;
-  for (std::size_t i = 0; i < request_.requests.size(); ++i) {
-    const std::vector<Token>& prompt = request_.requests[i].prompt;
-    tokens += prompt.size();
-    request_.prompt_logprobs.emplace_back(prompt.size() - 1);
-    if (prompt.size() > 1)
-      pending_chunks_.push_back(chunk_of(i, (prompt.size() - 2) / kScoreChunkTokens));
-    for (const Token token : prompt)
-      if (token >= vocabulary)
-        refused_ = api::wrong_field(
-            "echo", fmt::format("token {} has no logprob: the tokenizer does not have it", token));
-  }
-  if (tokens > kScoredTokensMax)
-    refused_ = api::wrong_field(
-        "echo",
-        fmt::format("echo with logprobs is limited to {} prompt tokens per request, found {}",
-                    kScoredTokensMax, tokens));
-  if (!refused_) stage_ = Stage::scoring;
+void GenerationJob::take_prompts() {
+  if (setup_.key == nullptr) return;
+  for (const Request& one : request_.requests)
+    tokens_taken_ += static_cast<std::int64_t>(one.prompt.size());
+  refused_ = setup_.key->take_prompt(tokens_taken_, core_.clock().now_us());
+  key_is_at_limit_ = refused_.has_value();
 }
 
-/// Chunk `number` of a prompt. Chunk 0 begins at the second token, since the first has no log
-/// probability; so the tokens before every chunk are whole pages and one token.
-GenerationJob::ScoreChunk GenerationJob::chunk_of(std::size_t prompt, std::size_t number) const {
-  const std::size_t length = request_.requests[prompt].prompt.size();
-  const std::size_t begin = number * kScoreChunkTokens + 1;
-  const std::size_t end = std::min(begin + kScoreChunkTokens, length);
-  return {.prompt = prompt, .position = begin, .end = end, .leads = end == length && number > 0};
-}
-
-void GenerationJob::read_prompt_logprobs(ScoreChunk& chunk) {
-  while (true) {
-    const OutputStream::Read read = chunk.stream->poll(event_);
-    if (read == OutputStream::Read::nothing) return;
-    if (read == OutputStream::Read::event) {
-      api::PromptLogprob& logprob = request_.prompt_logprobs[chunk.prompt][chunk.position++ - 1];
-      logprob.logprob = event_.logprob;
-      logprob.top = event_.top;
-      continue;
-    }
-    const Summary& summary = chunk.stream->summary();
-    if (summary.ending == Ending::failed) refused_ = api::to_api_error(summary.error);
-    chunk.stream.reset();
-    return;
-  }
-}
-
-void GenerationJob::compute_prompt_logprobs() {
-  constexpr std::size_t kAtOnce = 32;
-  for (std::size_t i = 0; i < active_chunks_.size(); ++i) {
-    const std::size_t before = active_chunks_[i].position;
-    read_prompt_logprobs(active_chunks_[i]);
-    if (!active_chunks_[i].leads || active_chunks_[i].position == before) continue;
-    active_chunks_[i].leads = false;
-    for (std::size_t number = (before - 1) / kScoreChunkTokens; number > 0; --number)
-      pending_chunks_.push_front(chunk_of(active_chunks_[i].prompt, number - 1));
-  }
-  std::erase_if(active_chunks_, [](const ScoreChunk& chunk) { return chunk.stream == nullptr; });
-  while (!refused_ && active_chunks_.size() < kAtOnce && !pending_chunks_.empty()) {
-    ScoreChunk& chunk = pending_chunks_.front();
-    const Request& whole = request_.requests[chunk.prompt];
-    const auto at = [&whole](std::size_t position) {
-      return whole.prompt.begin() + static_cast<std::ptrdiff_t>(position);
-    };
-    Request one;
-    one.prompt.assign(at(0), at(chunk.position));
-    one.grammar = forced_tokens({at(chunk.position), at(chunk.end)});
-    one.sampling.temperature = 0.0;
-    one.sampling.logprobs = *request_.output.logprobs;
-    one.max_tokens = static_cast<std::int32_t>(chunk.end - chunk.position);
-    one.salt = whole.salt;
-    one.priority = whole.priority;
-    one.deadline_us = whole.deadline_us;
-    Result<std::shared_ptr<OutputStream>> stream =
-        setup_.serving->engine.submit(std::move(one), setup_.wake);
-    if (!stream.ok()) {
-      // The queue is full: wait until some of the active chunks have ended.
-      if (stream.error().code == ErrorCode::resource_exhausted && !active_chunks_.empty()) break;
-      refused_ = api::to_api_error(stream.error());
-      break;
-    }
-    chunk.stream = std::move(*stream);
-    active_chunks_.push_back(std::move(chunk));
-    pending_chunks_.pop_front();
-  }
-  if (refused_ || !active_chunks_.empty() || !pending_chunks_.empty()) return;
-  submit();
+std::vector<std::pair<std::string_view, std::string>> GenerationJob::limit_fields() const {
+  if (setup_.key == nullptr) return {};
+  return setup_.key->fields(core_.clock().now_us());
 }
 
 void GenerationJob::submit() {
@@ -237,17 +161,23 @@ void GenerationJob::submit() {
   stage_ = Stage::running;
   stream_ = request_.stream;
   answer_.emplace(model, request_, setup_.endpoint->respond(request_, model));
+  std::size_t prompt_bytes = 0;
   for (Request& one : request_.requests) {
+    const auto prompt_tokens = static_cast<std::int64_t>(one.prompt.size());
+    prompt_bytes += one.prompt.size() * sizeof(Token);
     Result<std::shared_ptr<OutputStream>> stream =
         setup_.serving->engine.submit(std::move(one), setup_.wake);
     if (!stream.ok()) {
       refused_ = api::to_api_error(stream.error());
+      if (setup_.key != nullptr) setup_.key->give_back(tokens_taken_);
       cancel_streams();
       break;
     }
+    tokens_taken_ -= prompt_tokens;
     streams_.push_back(std::move(*stream));
   }
   streams_left_ = streams_.size();
+  setup_.share.resize(prompt_bytes);
   // Prompts are the largest part of a request: free them now.
   request_.requests.clear();
   request_.requests.shrink_to_fit();
@@ -267,6 +197,7 @@ GenerationJob::State GenerationJob::poll(std::string& out, std::size_t bytes_max
   if (stage_ == Stage::prepared) {
     if (!refused_ && !aborted_.load() && core_.phase() == Phase::draining)
       refused_ = api::to_api_error(make_error(ErrorCode::unavailable, "draining"));
+    if (!refused_ && !aborted_.load()) take_prompts();
     if (!refused_ && !aborted_.load()) {
       if (request_.wants_prompt_logprobs()) {
         begin_prompt_logprobs();
@@ -306,8 +237,11 @@ void GenerationJob::take_events(std::string& out, std::size_t bytes_max) {
       if (read == OutputStream::Read::nothing) break;
       if (read == OutputStream::Read::event) {
         if (event_.token >= 0) {
-          progress_.last_us = core_.clock().now_us();
-          if (++progress_.tokens == 1) progress_.first_us = progress_.last_us;
+          const std::int64_t now_us = core_.clock().now_us();
+          progress_.last_us = now_us;
+          if (progress_.tokens == 0) progress_.first_us = now_us;
+          ++progress_.tokens;
+          if (setup_.key != nullptr) setup_.key->add_generated(1, now_us);
         }
         begin(out);
         answer_->add(i, event_, out);
@@ -352,11 +286,11 @@ void GenerationJob::finish(const ApiError& error, std::string& out) {
     shown.code = "server_shutting_down";
     shown.message = "the server is shutting down; retry on another server";
   }
-  if (shown.status == 429 && core_.settings().overload_status == 503) shown.status = 503;
-  if (shown.code == "rate_limit_exceeded" &&
-      api::error_style(setup_.endpoint->path) == api::ErrorStyle::anthropic)
+  const bool full = shown.code == "rate_limit_exceeded" && !key_is_at_limit_;
+  if (full && core_.settings().overload_status == 503) shown.status = 503;
+  if (full && api::error_style(setup_.endpoint->path) == api::ErrorStyle::anthropic)
     shown.status = 529;
-  if (shown.code == "rate_limit_exceeded") ++core_.counters().rejected_full;
+  if (full) ++core_.counters().rejected_full;
   const bool told = stream_ && begun_;  // the status line is already sent
   if (told) {
     answer_->fail(shown, out);
@@ -409,50 +343,65 @@ void GenerationJob::report(std::string_view finish, int status, const ApiError* 
     core_.counters().tool_calls_mended += counts.mended_calls;
     core_.counters().reasoning_unclosed += counts.unclosed_reasoning;
   }
-  if (!core_.settings().log_requests) return;
-  const auto ms = [](std::int64_t us) {
-    return fmt::format("{:.1f}", static_cast<double>(us) / 1e3);
-  };
-  const auto per_second = [](double rate) { return fmt::format("{:.1f}", rate); };
-  std::vector<log::Field> fields{
-      {"request_id", log::quoted(name_)},
-      {"path", log::quoted(setup_.endpoint->path)},
-      {"status", fmt::to_string(status)},
-      {"finish", log::quoted(finish)},
-  };
+  EndedRequest ended = summarise(finish, status, error);
+  if (core_.settings().log_requests) log_request(ended);
+  core_.request_log().add(std::move(ended));
+}
+
+EndedRequest GenerationJob::summarise(std::string_view finish,
+                                      int status,
+                                      const ApiError* error) const {
+  EndedRequest ended{.id = name_,
+                     .path = setup_.endpoint->path,
+                     .ended_unix_s = Core::unix_seconds(),
+                     .status = status,
+                     .finish = std::string(finish),
+                     .failed = error != nullptr};
   if (error != nullptr) {
-    fields.push_back({"code", error->code.empty() ? "null" : log::quoted(error->code)});
-    fields.push_back({"param", error->param.empty() ? "null" : quoted_part(error->param)});
+    ended.code = error->code;
+    ended.param = shortened(error->param);
+    ended.message = shortened(error->message);
   }
+  if (setup_.key != nullptr) ended.key = setup_.key->hash();
   // A pool thread may still be writing request_ until prepared_ is set.
-  const bool read = prepared_.load(std::memory_order_acquire);
-  if (read && !request_.user.empty()) fields.push_back({"user", quoted_part(request_.user)});
-  fields.push_back({"prompt_tokens", read && request_.prompt_tokens
-                                         ? fmt::to_string(*request_.prompt_tokens)
-                                         : "null"});
+  if (prepared_.load(std::memory_order_acquire)) {
+    ended.user = shortened(request_.user);
+    ended.prompt_tokens = request_.prompt_tokens;
+  }
   if (answer_ && answer_->done() && error == nullptr) {
     const api::AnswerTotals& totals = answer_->totals();
     const Timings& timings = totals.timings;
-    fields.push_back({"cached", fmt::to_string(totals.usage.cached_tokens)});
-    fields.push_back({"completion_tokens", fmt::to_string(totals.usage.completion_tokens)});
-    fields.push_back({"ttft_ms", ms(timings.queued_us + timings.prefill_us)});
-    fields.push_back(
-        {"tps", timings.decode_us >= kRateUsMin ? per_second(totals.tokens_per_second()) : "null"});
+    ended.cached_tokens = totals.usage.cached_tokens;
+    ended.tokens = totals.usage.completion_tokens;
+    ended.first_token_us = timings.queued_us + timings.prefill_us;
+    if (timings.decode_us >= kRateUsMin) ended.tokens_per_s = totals.tokens_per_second();
   } else {
     // Without waiting for the engine's summary: report the tokens that arrived, the rest is
     // unknown.
-    const bool any = progress_.tokens > 0;
-    const auto span_us = static_cast<double>(progress_.last_us - progress_.first_us);
-    fields.push_back({"cached", "null"});
-    fields.push_back({"completion_tokens", fmt::to_string(progress_.tokens)});
-    fields.push_back({"ttft_ms", any ? ms(progress_.first_us - received_us_) : "null"});
-    fields.push_back(
-        {"tps", span_us >= kRateUsMin
-                    ? per_second(static_cast<double>(progress_.tokens - 1) * 1e6 / span_us)
-                    : "null"});
+    ended.tokens = progress_.tokens;
+    const std::int64_t span_us = progress_.last_us - progress_.first_us;
+    if (ended.tokens > 0) ended.first_token_us = progress_.first_us - received_us_;
+    if (span_us >= kRateUsMin)
+      ended.tokens_per_s =
+          static_cast<double>(ended.tokens - 1) * 1e6 / static_cast<double>(span_us);
   }
-  fields.push_back({"total_ms", ms(core_.clock().now_us() - received_us_)});
-  log::write(log::Level::info, "request", fields);
+  ended.total_us = core_.clock().now_us() - received_us_;
+  return ended;
+}
+
+LiveRequest GenerationJob::live(std::string id) const {
+  const bool prepared = prepared_.load(std::memory_order_acquire);
+  LiveRequest row{.id = std::move(id),
+                  .path = setup_.endpoint->path,
+                  .state = prepared ? "waiting" : "reading",
+                  .received_us = received_us_};
+  if (prepared && request_.prompt_tokens) row.prompt_tokens = *request_.prompt_tokens;
+  row.tokens = progress_.tokens;
+  if (row.tokens == 0) return row;
+  row.state = "answering";
+  row.first_us = progress_.first_us;
+  row.last_us = progress_.last_us;
+  return row;
 }
 
 }  // namespace koho::server

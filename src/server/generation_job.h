@@ -18,6 +18,7 @@
 #include "engine/output_stream.h"
 #include "server/core.h"
 #include "server/http_message.h"
+#include "server/request_log.h"
 
 namespace koho::server {
 
@@ -30,6 +31,8 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
     std::string request_id;  // X-Request-Id of the head; "": the body may have one
     /// Tells the connection that poll() has something to do. Called from any thread.
     std::function<void()> wake;
+    std::shared_ptr<ApiKey> key{};  // null: none was needed
+    BodyShare share{};              // of the body
   };
 
   GenerationJob(Core& core, Setup setup);
@@ -52,6 +55,8 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   State poll(std::string& out, std::size_t bytes_max);
   /// Requires: poll returned answered.
   Response& response() { return response_; }
+  /// What is left of the API key's limits, as header fields.
+  std::vector<std::pair<std::string_view, std::string>> limit_fields() const;
   /// Appends a keep-alive comment or event; nothing unless a stream is running.
   void ping(std::string& out);
   /// The client has left: cancels the request.
@@ -59,6 +64,9 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
 
   /// Ends the request with an error to its client. Threads: any.
   void abort_with_error();
+
+  /// The request as a row of the dashboard, under one of its names. Threads: any.
+  LiveRequest live(std::string id) const;
 
   /// The request's name for the client, the log, /abort_request and /debug/cache: the client's own,
   /// or the id. It may change until the first poll() that does not return waiting.
@@ -69,9 +77,11 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   static constexpr std::size_t kScoreChunkTokens = 64;
   enum class Stage : std::uint8_t { preparing, prepared, scoring, running, over };
 
-  void prepare(const std::string& body);
+  void prepare(std::string& body);
   void end_reading(const std::string& name);
-  std::optional<api::ApiError> read(const std::string& body);
+  std::optional<api::ApiError> read(std::string& body);
+  /// Charges the prompts to the key, or refuses.
+  void take_prompts();
   void begin_prompt_logprobs();
   void compute_prompt_logprobs();
   void submit();
@@ -80,6 +90,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   void begin(std::string& out);
   void cancel_streams();
   void report(std::string_view finish, int status, const api::ApiError* error = nullptr);
+  EndedRequest summarise(std::string_view finish, int status, const api::ApiError* error) const;
 
   Core& core_;
   Setup setup_;
@@ -112,11 +123,11 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   std::optional<api::Answer> answer_;
   bool stream_ = false;
   bool begun_ = false;
-  /// What the log reports of an answer that ended early.
+  /// What the log reports of an answer that ended early, and the dashboard of one under way.
   struct Progress {
-    std::int64_t tokens = 0;  // received so far
-    std::int64_t first_us = 0;
-    std::int64_t last_us = 0;
+    std::atomic<std::int64_t> tokens{0};  // received so far
+    std::atomic<std::int64_t> first_us{0};
+    std::atomic<std::int64_t> last_us{0};
   };
   Progress progress_;
   std::vector<std::shared_ptr<OutputStream>> streams_;  // null: ended
@@ -125,6 +136,9 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   std::string body_;  // of an answer without streaming
   Response response_;
   bool reported_ = false;
+  std::int64_t tokens_taken_ = 0;  // of prompts, from the key, and not submitted
+  bool holds_key_ = false;         // begun with the key, and to be ended
+  bool key_is_at_limit_ = false;   // why the request is refused
 };
 
 }  // namespace koho::server

@@ -15,6 +15,8 @@
 #include "base/version.h"
 #include "chat/json.h"
 #include "server/dashboard.h"
+#include "server/host_check.h"
+#include "server/llama_routes.h"
 #include "server/metrics_page.h"
 
 namespace koho::server {
@@ -57,7 +59,7 @@ Response answer_livez(Core& core, const RoutedRequest& /*call*/) {
 
 Response answer_readyz(Core& core, const RoutedRequest& /*call*/) {
   std::string json = core.readiness_json();
-  const bool ready = json == R"({"status":"ready"})";
+  const bool ready = json.starts_with(R"({"status":"ready")");
   Response response = json_response(std::move(json), ready ? 200 : 503);
   if (!ready) response.fields.emplace_back("Retry-After", "5");
   return response;
@@ -143,6 +145,12 @@ Response answer_server_info(Core& core, const RoutedRequest& /*call*/) {
       limits.scheduler.step_tokens_max, limits.scheduler.tokens_per_page, limits.scheduler.pages,
       limits.vocabulary, limits.scheduler.prefix_cache,
       static_cast<double>(core.uptime_us()) / 1e6);
+  const SamplingParameters& defaults = serving.model.defaults.sampling;
+  out += fmt::format(
+      R"(,"enable_thinking":{},"default_sampling":{{"temperature":{},"top_p":{},"top_k":{},)"
+      R"("min_p":{},"repetition_penalty":{}}})",
+      serving.model.enable_thinking, defaults.temperature, defaults.top_p, defaults.top_k,
+      defaults.min_p, defaults.repetition_penalty);
   if (!serving.server_info.empty()) out += ',' + serving.server_info;
   return json_response(out + '}');
 }
@@ -156,7 +164,9 @@ Response answer_load(Core& core, const RoutedRequest& /*call*/) {
 }
 
 Response answer_abort(Core& core, const RoutedRequest& call) {
-  const Result<chat::Json> json = chat::parse_json(call.body);
+  const auto reads = [](std::string_view name) { return name == "request_id" || name == "rid"; };
+  const Result<chat::Json> json =
+      chat::parse_json(call.body, {.values_max = api::kBodyValuesMax, .needs = reads});
   const chat::Json* id = nullptr;
   if (json.ok())
     for (const char* name : {"request_id", "rid"})
@@ -204,11 +214,27 @@ Response answer_root(Core& /*core*/, const RoutedRequest& /*call*/) {
 Response answer_ui(Core& /*core*/, const RoutedRequest& /*call*/) {
   Response response{.content_type = "text/html; charset=utf-8"};
   response.body = dashboard_page();
-  // The page is one file: the browser must load nothing else into it.
-  response.fields.emplace_back("Content-Security-Policy",
-                               "default-src 'none'; style-src 'unsafe-inline'; script-src "
-                               "'unsafe-inline'; connect-src 'self'");
+  // The page is one file: the browser must load nothing else into it, nor it into another page.
+  response.fields.emplace_back("Content-Security-Policy", dashboard_policy());
+  response.fields.emplace_back("X-Content-Type-Options", "nosniff");
+  response.fields.emplace_back("Referrer-Policy", "no-referrer");
   return response;
+}
+
+Response answer_ui_status(Core& core, const RoutedRequest& /*call*/) {
+  return json_response(dashboard_status(core));
+}
+
+Response answer_ui_history(Core& core, const RoutedRequest& call) {
+  std::string json = dashboard_history(core, call.rest);
+  if (json.empty())
+    return refuse(ErrorStyle::openai, 404, "not_found",
+                  "there are samples of 1, 10 and 240 seconds: /ui/history/1");
+  return json_response(std::move(json));
+}
+
+Response answer_ui_requests(Core& core, const RoutedRequest& /*call*/) {
+  return json_response(dashboard_requests(core));
 }
 
 // ---- the table
@@ -229,6 +255,10 @@ std::vector<Route> make_routes() {
       {"GET", "/v1/models/*", false, true, answer_one_model, nullptr, nullptr, "one of them"},
       {"GET", "/server_info", false, true, answer_server_info, nullptr, nullptr,
        "sizes and settings"},
+      {"GET", "/props", false, true, answer_props, nullptr, nullptr,
+       "the same for llama.cpp's clients"},
+      {"GET", "/slots", false, true, answer_slots, nullptr, nullptr,
+       "llama.cpp's view of the batch: one object a sequence"},
       {"GET", "/load", false, true, answer_load, nullptr, nullptr,
        "numbers of running and waiting requests"},
       {"POST", "/abort_request", false, true, answer_abort, nullptr, nullptr,
@@ -237,6 +267,12 @@ std::vector<Route> make_routes() {
        "why a request's prompt was or was not cached"},
       {"GET", "/", true, false, answer_root, nullptr, nullptr, "redirects to /ui"},
       {"GET", "/ui", true, false, answer_ui, nullptr, nullptr, "the dashboard"},
+      {"GET", "/ui/status", true, false, answer_ui_status, nullptr, nullptr,
+       "whether a key is needed, and the readiness"},
+      {"GET", "/ui/history/*", false, true, answer_ui_history, nullptr, nullptr,
+       "samples of the last 5 minutes, hour or day"},
+      {"GET", "/ui/requests", false, true, answer_ui_requests, nullptr, nullptr,
+       "running requests and the last ones that ended"},
       {"GET", "/ui/events", false, true, nullptr, nullptr, nullptr,
        "the dashboard's data, one event per second", dashboard_event},
   };
@@ -249,59 +285,25 @@ std::vector<Route> make_routes() {
 
 // ---- access
 
-/// Takes the same time wherever the two differ, so that timing tells nothing about the key.
-bool equal_in_constant_time(std::string_view given, std::string_view key) {
-  bool differs = given.size() != key.size();
-  for (std::size_t i = 0; i < given.size(); ++i)
-    differs = differs | (key.empty() || given[i] != key[i % key.size()]);
-  return !differs;
-}
-
-bool has_key(const std::vector<std::string>& keys, const RequestHead& head) {
+std::shared_ptr<ApiKey> find_key(const ApiKeys& keys, const RequestHead& head) {
   constexpr std::size_t kKeyBytesMax = 1024;
   std::string_view given = head.field("x-api-key");
   const std::string_view authorization = head.field("authorization");
   if (given.empty() && authorization.size() > 7) {
     if (lower_case(authorization.substr(0, 7)) == "bearer ") given = authorization.substr(7);
   }
-  if (given.empty() || given.size() > kKeyBytesMax) return false;
-  bool found = false;
-  for (const std::string& key : keys) found = equal_in_constant_time(given, key) || found;
-  return found;
+  if (given.empty() || given.size() > kKeyBytesMax) return nullptr;
+  return keys.find(given);
 }
 
-/// Whether `written` is a name of this machine: "localhost", "127.0.0.1:8000", "[::1]".
-bool names_this_machine(std::string_view written) {
-  const std::string lower = lower_case(written);
-  std::string_view host = lower;
-  if (host.starts_with('[')) {
-    host = host.substr(0, host.find(']') + 1);
-  } else {
-    host = host.substr(0, host.find(':'));
-  }
-  return host == "localhost" || host == "127.0.0.1" || host == "[::1]" ||
-         host.ends_with(".localhost");
-}
-
-bool is_loopback(std::string_view address) {
-  return address.starts_with("127.") || address == "localhost" || address == "::1";
-}
-
-bool origin_allowed(const ServerSettings& settings, std::string_view origin) {
-  return std::ranges::find(settings.allowed_origins, "*") != settings.allowed_origins.end() ||
-         std::ranges::find(settings.allowed_origins, origin) != settings.allowed_origins.end();
-}
-
-/// Without keys on a loopback address every local program is trusted, but a web page in a local
-/// browser is not: refuses requests whose Host or Origin names another machine (DNS rebinding).
-bool comes_from_elsewhere(const ServerSettings& settings, bool keyless, const RequestHead& head) {
-  if (!settings.check_host || !keyless || !is_loopback(settings.host)) return false;
-  if (head.has("host") && !names_this_machine(head.field("host"))) return true;
-  if (!head.has("origin")) return false;
-  const std::string_view origin = head.field("origin");
-  if (origin_allowed(settings, origin)) return false;
-  const std::size_t scheme = origin.find("://");
-  return scheme == std::string_view::npos || !names_this_machine(origin.substr(scheme + 3));
+/// What is wrong with a request that has no valid key.
+std::string about_wrong_key(const RequestHead& head) {
+  const std::string_view authorization = head.field("authorization");
+  if (!head.field("x-api-key").empty()) return "the API key in x-api-key is wrong";
+  if (authorization.empty())
+    return "no API key was sent: send Authorization: Bearer KEY, or x-api-key: KEY";
+  return lower_case(authorization).starts_with("bearer ") ? "the API key in Authorization is wrong"
+                                                          : "Authorization must be Bearer KEY";
 }
 
 /// The request headers for Access-Control-Allow-Headers: those of OpenAI's and Anthropic's clients
@@ -350,12 +352,14 @@ std::optional<Response> refuse_media_type(const RequestHead& head) {
   if (!encoding.empty() && encoding != "identity")
     return refuse(style_of(head), 415, "unsupported_media_type",
                   "Content-Encoding is not supported: send the body unencoded");
-  std::string_view type = head.field("content-type");
-  type = type.substr(0, type.find(';'));
-  while (type.ends_with(' ')) type.remove_suffix(1);
-  if (type.empty() || type == "application/json") return {};
+  const std::string_view type = head.field("content-type");
+  if (lower_case(trimmed(type.substr(0, type.find(';')))) == "application/json") return {};
+  // A web page can send any other type, or none, to another site without asking.
+  const bool has_body = head.has("transfer-encoding") ||
+                        (head.has("content-length") && head.field("content-length") != "0");
+  if (type.empty() && !has_body) return {};
   return refuse(style_of(head), 415, "unsupported_media_type",
-                "the body must be JSON (Content-Type: application/json)");
+                "the body must be JSON: send Content-Type: application/json");
 }
 
 }  // namespace
@@ -383,7 +387,10 @@ void add_cors(const Core& core, const RequestHead& head, Response& response) {
   response.fields.emplace_back("Access-Control-Allow-Origin", std::string(origin));
   response.fields.emplace_back("Vary", "Origin");
   response.fields.emplace_back("Access-Control-Expose-Headers",
-                               "x-request-id, request-id, retry-after, retry-after-ms");
+                               "x-request-id, request-id, retry-after, retry-after-ms, "
+                               "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
+                               "x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "
+                               "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens");
 }
 
 std::variant<const Route*, Response> find_route(Core& core, const RequestHead& head) {
@@ -405,11 +412,9 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
     response.close = true;
     return response;
   }
-  const std::shared_ptr<const std::vector<std::string>> keys = core.api_keys();
-  if (comes_from_elsewhere(core.settings(), keys->empty(), head))
-    return refuse(style_of(head), 403, "forbidden_origin",
-                  "Host or Origin names another machine: start the server with an API key or with "
-                  "--allowed-origins to allow it");
+  const std::shared_ptr<const ApiKeys> keys = core.api_keys();
+  if (std::optional<std::string> why = refuse_host(core.settings(), keys->empty(), head))
+    return refuse(style_of(head), 403, "forbidden_origin", *std::move(why));
   if (head.method == "OPTIONS") {
     Response response{.status = 204};
     response.fields.emplace_back("Allow", allowed_methods(head.path));
@@ -421,9 +426,8 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
     }
     return response;
   }
-  if (!keys->empty() && (route == nullptr || !route->open) && !has_key(*keys, head))
-    return refuse(style_of(head), 401, "invalid_api_key",
-                  "missing or wrong API key: send Authorization: Bearer KEY, or x-api-key: KEY");
+  if (!keys->empty() && (route == nullptr || !route->open) && find_key(*keys, head) == nullptr)
+    return refuse(style_of(head), 401, "invalid_api_key", about_wrong_key(head));
   if (route == nullptr) {
     const bool method_known = head.method == "GET" || head.method == "HEAD" ||
                               head.method == "POST" || head.method == "PUT" ||
@@ -440,7 +444,7 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
   if (route->method == "POST") {
     if (std::optional<Response> refused = refuse_media_type(head)) return *refused;
   }
-  if (head.has("expect") && head.field("expect") != "100-continue")
+  if (head.has("expect") && lower_case(head.field("expect")) != "100-continue")
     return refuse(style_of(head), 417, "bad_request", "Expect must be 100-continue");
   if (!route->needs_model) return route;
   const Phase phase = core.phase();
@@ -456,6 +460,10 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
   return route;
 }
 
+std::shared_ptr<ApiKey> key_of(const Core& core, const RequestHead& head) {
+  return find_key(*core.api_keys(), head);
+}
+
 Response answer_route(Core& core,
                       const Route& route,
                       const RequestHead& head,
@@ -466,7 +474,7 @@ Response answer_route(Core& core,
         core, {.head = head, .rest = std::string_view(head.path).substr(prefix), .body = body});
   chat::Json json;
   Response response;
-  api::Refusal refused = api::parse_body(body, json);
+  api::Refusal refused = api::parse_body(body, route.text->reads, json);
   if (!refused) refused = route.text->answer(json, core.serving()->model, response.body);
   return refused ? error_response(error_style(route.path), *refused) : response;
 }

@@ -43,6 +43,9 @@ std::span<const Route> routes();
 /// costs no body.
 std::variant<const Route*, Response> find_route(Core& core, const RequestHead& head);
 
+/// The key that the request was sent with, or null: none is needed.
+std::shared_ptr<ApiKey> key_of(const Core& core, const RequestHead& head);
+
 /// Answers a route without generation.
 Response answer_route(Core& core,
                       const Route& route,

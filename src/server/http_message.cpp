@@ -64,6 +64,8 @@ std::string_view reason_phrase(int status) {
       return "Internal Server Error";
     case 503:
       return "Service Unavailable";
+    case 505:
+      return "HTTP Version Not Supported";
     case 529:
       return "Overloaded";
     default:
@@ -78,6 +80,8 @@ Response error_response(api::ErrorStyle style, const api::ApiError& error) {
     response.fields.emplace_back("Retry-After", std::to_string(error.retry_after_s));
     response.fields.emplace_back("retry-after-ms", std::to_string(1000 * error.retry_after_s));
   }
+  // A timeout that the client asked for: OpenAI's and Anthropic's clients would send it again.
+  if (error.code == "timeout") response.fields.emplace_back("x-should-retry", "false");
   if (error.status == 401) response.fields.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }

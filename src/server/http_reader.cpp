@@ -38,8 +38,12 @@ std::optional<Fault> read_request_line(std::string_view line,
   const auto is_visible = [](char c) { return c > ' ' && c < '\x7f'; };
   if (target.empty() || !std::ranges::all_of(target, is_visible)) return kBroken;
   const std::string_view version = line.substr(last + 1);
-  if (version != "HTTP/1.1" && version != "HTTP/1.0")
-    return Fault{400, "the HTTP version must be 1.0 or 1.1"};
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (version.size() != 8 || !version.starts_with("HTTP/") || !is_digit(version[5]) ||
+      version[6] != '.' || !is_digit(version[7]))
+    return kBroken;
+  // A later minor version is HTTP/1.1 to a server of it (RFC 9110, 2.5).
+  if (version[5] != '1') return Fault{505, "the HTTP version must be 1.0 or 1.1"};
   head.method = line.substr(0, first);
   head.target = target;
   head.http_1_0 = version == "HTTP/1.0";
@@ -180,6 +184,8 @@ void HttpReader::read_head() {
     fail(400, "the URL must be a path, or http://HOST/PATH without a user");
     return;
   }
+  // "/v1/models/" is "/v1/models".
+  if (path.size() > 1 && path.ends_with('/') && path[path.size() - 2] != '/') path.remove_suffix(1);
   if (!decode_percent(path, head_.path)) {
     fail(400, "the URL has an invalid percent escape");
     return;
@@ -218,6 +224,11 @@ std::size_t HttpReader::feed_body(std::string_view bytes) {
 
 std::size_t HttpReader::take_data(std::string_view bytes) {
   const std::string_view taken = bytes.substr(0, left_);
+  // From here on the body grows in one step if its length is known, or else by a quarter.
+  constexpr std::size_t kLargeBytes = 1U << 20U;
+  if (const std::size_t size = body_.size() + taken.size();
+      size > kLargeBytes && size > body_.capacity())
+    body_.reserve(part_ == Part::data ? body_.size() + left_ : size + size / 4);
   body_ += taken;
   left_ -= taken.size();
   if (left_ > 0) return taken.size();

@@ -35,8 +35,11 @@ class HttpReader {
   /// The client waits for "100 Continue" before it sends its body.
   bool expects_continue() const;
   std::string take_body() { return std::move(body_); }
+  void drop_body() { body_ = {}; }
   /// Bytes of the body so far.
   std::size_t body_bytes() const { return body_.size(); }
+  /// Memory that the body takes.
+  std::size_t body_memory() const { return body_.capacity(); }
   /// The reason after `failed`; the connection must be closed.
   const api::ApiError& error() const { return error_; }
 

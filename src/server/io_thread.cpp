@@ -70,6 +70,7 @@ void IoThread::tick() {
   const std::int64_t now = core_.clock().now_us();
   std::vector<std::shared_ptr<Connection>> all(connections_.begin(), connections_.end());
   for (const std::shared_ptr<Connection>& connection : all) connection->on_tick(now);
+  core_.take_sample();
   timer_.expires_after(std::chrono::milliseconds(core_.settings().time.tick_ms));
   timer_.async_wait([this](const boost::system::error_code& error) {
     if (!error) tick();

@@ -107,22 +107,23 @@ void engine_as_vllm(Page& page, const Statistics& now) {
   page.counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
                now.prefix_hit_tokens);
   page.counter("vllm:num_preemptions_total",
-               "Preemptions: sequences whose KV pages were freed, to be recomputed later.",
-               now.preempted);
+               "Sequences whose KV pages were freed, to be recomputed later.", now.preempted);
   page.counter("vllm:prompt_tokens_total", "Prompt tokens of accepted requests.",
                now.prompt_tokens);
   page.counter("vllm:generation_tokens_total", "Generated tokens.", now.sampled_tokens);
-  page.begin("vllm:request_success_total", "counter", "Finished sequences, by finish reason.");
+  page.begin("vllm:request_success_total", "counter",
+             "Ended sequences (n of a request), by finish reason.");
   page.row("vllm:request_success_total", now.choices_stopped, R"(finished_reason="stop")");
   page.row("vllm:request_success_total", now.choices_full, R"(finished_reason="length")");
-  page.row("vllm:request_success_total", now.requests_cancelled, R"(finished_reason="abort")");
-  page.row("vllm:request_success_total", now.requests_failed, R"(finished_reason="error")");
+  page.row("vllm:request_success_total", now.choices_cancelled, R"(finished_reason="abort")");
+  page.row("vllm:request_success_total", now.choices_failed, R"(finished_reason="error")");
   page.histogram("vllm:time_to_first_token_seconds", "Time from submission to the first token.",
                  now.time_to_first_token);
   page.histogram("vllm:inter_token_latency_seconds", "Time between two tokens of a sequence.",
                  now.inter_token);
   page.histogram("vllm:e2e_request_latency_seconds",
-                 "Time from submission to the end of the request.", now.request_total);
+                 "Time from submission to the end of a sequence; count: request_success.",
+                 now.request_total);
   page.histogram("vllm:request_queue_time_seconds", "Time from submission to the first step.",
                  now.queued);
   page.histogram("vllm:request_prefill_time_seconds",
@@ -133,16 +134,18 @@ void engine_as_vllm(Page& page, const Statistics& now) {
                  "Time from the first step to the last token.", now.inference_s);
   page.histogram("vllm:request_time_per_output_token_seconds",
                  "Mean time per token after the first, of a request.", now.time_per_token_s);
-  page.histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", now.prompt_lengths);
-  page.histogram("vllm:request_generation_tokens", "Generated tokens of a sequence.",
+  page.histogram("vllm:request_prompt_tokens", "Prompt tokens of an ended request.",
+                 now.prompt_lengths);
+  page.histogram("vllm:request_generation_tokens",
+                 "Generated tokens of an ended sequence; count: request_success.",
                  now.answer_lengths);
   page.histogram("vllm:request_max_num_generation_tokens",
                  "Generated tokens of the longest sequence of a request.", now.longest_answers);
-  page.histogram("vllm:request_params_n", "Parameter n of a request.", now.choices_asked);
-  page.histogram(
-      "vllm:request_params_max_tokens",
-      "Parameter max_tokens of a request, or the room in the context where it is not given.",
-      now.tokens_asked);
+  page.histogram("vllm:request_params_n", "Parameter n of an ended request; sum: request_success.",
+                 now.choices_asked);
+  page.histogram("vllm:request_params_max_tokens",
+                 "Parameter max_tokens of a request, or the room in the context.",
+                 now.tokens_asked);
   page.histogram("koho:iteration_tokens", "Tokens computed in a step.", now.step_tokens);
 }
 
@@ -167,11 +170,35 @@ void engine_as_koho(Page& page, const Statistics& now) {
   page.counter("koho:cached_tokens_total", "Prompt tokens taken from the prefix cache.",
                now.cached_tokens);
   page.counter("koho:device_failures_total", "Failures of the device.", now.device_failures);
-  page.counter("koho:recoveries_total", "Recoveries of the device after a failure.",
-               now.recoveries);
+  page.counter("koho:recoveries_total", "Recoveries of the device.", now.recoveries);
   page.counter("koho:reader_pauses_total", "Requests paused for a slow reader.", now.pauses);
   page.counter("koho:evicted_pages_total", "KV pages evicted from the prefix cache.",
                now.evicted_pages);
+}
+
+void usage_of_keys(Page& page, const ApiKeys& keys) {
+  struct Row {
+    std::string labels;
+    ApiKey::Usage usage;
+  };
+  std::vector<Row> rows;
+  for (const std::shared_ptr<ApiKey>& key : keys.all())
+    rows.push_back(
+        {fmt::format(R"(key="{}",key_name="{}")", key->hash(), escaped(key->settings().name)),
+         key->usage()});
+  page.begin("koho:key_requests_live", "gauge", "Requests in the server, by API key (hashed).");
+  for (const Row& row : rows) page.row("koho:key_requests_live", row.usage.live, row.labels);
+  page.begin("koho:key_requests_total", "counter", "Requests, by API key and result.");
+  for (const Row& row : rows) {
+    page.row("koho:key_requests_total", row.usage.requests, row.labels + R"(,result="begun")");
+    page.row("koho:key_requests_total", row.usage.refused, row.labels + R"(,result="refused")");
+  }
+  page.begin("koho:key_tokens_total", "counter", "Tokens, by API key and kind.");
+  for (const Row& row : rows) {
+    page.row("koho:key_tokens_total", row.usage.prompt_tokens, row.labels + R"(,kind="prompt")");
+    page.row("koho:key_tokens_total", row.usage.generated_tokens,
+             row.labels + R"(,kind="generation")");
+  }
 }
 
 void server_as_koho(Page& page, const Core& core) {
@@ -179,19 +206,17 @@ void server_as_koho(Page& page, const Core& core) {
   page.gauge("koho:ready", "1 when the server is ready, else 0.",
              core.phase() == Phase::ready ? 1 : 0);
   page.gauge("koho:connections_live", "Open connections.", now.connections_live.load());
-  page.gauge("koho:requests_live", "Generation requests under way in the server.",
-             now.requests_live.load());
+  page.gauge("koho:requests_live", "Generation requests in the server.", now.requests_live.load());
   page.counter("koho:connections_accepted_total", "Accepted connections.",
                now.connections_accepted.load());
-  page.counter("koho:connections_refused_total",
-               "Connections closed because --max-connections was reached.",
+  page.counter("koho:connections_refused_total", "Connections beyond --max-connections.",
                now.connections_refused.load());
-  page.counter("koho:disconnects_total",
-               "Clients that disconnected before the end of their answer.", now.disconnects.load());
-  page.counter("koho:write_stalls_total", "Connections closed because the client did not read.",
+  page.counter("koho:disconnects_total", "Clients that left before the end of their answer.",
+               now.disconnects.load());
+  page.counter("koho:write_stalls_total", "Connections of clients that did not read.",
                now.write_stalls.load());
-  page.counter("koho:request_timeouts_total",
-               "Requests refused because they arrived too slowly (408).", now.head_timeouts.load());
+  page.counter("koho:request_timeouts_total", "Requests that arrived too slowly (408).",
+               now.head_timeouts.load());
   page.counter("koho:deadlines_passed_total", "Requests that reached their timeout.",
                now.deadlines_passed.load());
   page.counter("koho:stream_pings_total", "Keep-alive comments sent in streams.", now.pings.load());
@@ -202,6 +227,7 @@ void server_as_koho(Page& page, const Core& core) {
   page.row("koho:admission_rejections_total", now.rejected_full.load(), R"(reason="queue_full")");
   page.row("koho:admission_rejections_total", now.rejected_not_ready.load(),
            R"(reason="not_ready")");
+  usage_of_keys(page, *core.api_keys());
   page.begin("koho:tool_parse_errors_total", "counter",
              "Tool calls with an unknown name, malformed, or repaired (mended).");
   page.row("koho:tool_parse_errors_total", now.tool_calls_unknown.load(), R"(kind="unknown_tool")");
@@ -244,10 +270,9 @@ std::string metrics_page(const Core& core) {
   const bool replays = serving != nullptr && serving->model.turns != nullptr;
   const api::TurnMemory::Counts turns =
       replays ? serving->model.turns->counts() : api::TurnMemory::Counts{};
-  page.counter("koho:turns_remembered_total",
-               "Answers whose sampled token ids are kept for replay.", turns.remembered);
-  page.counter("koho:turns_replayed_total",
-               "Kept answers whose token ids became part of a later prompt.", turns.replayed);
+  page.counter("koho:turns_remembered_total", "Answers kept for replay.", turns.remembered);
+  page.counter("koho:turns_replayed_total", "Kept answers that became part of a later prompt.",
+               turns.replayed);
   server_as_koho(page, core);
   return page.take();
 }

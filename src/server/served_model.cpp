@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include "base/json_writer.h"
 #include "runtime/fingerprint.h"
+#include "worker/device.h"
 
 namespace koho::server {
 namespace {
@@ -39,6 +41,12 @@ ServedModel served_model_of(Runtime& runtime, std::vector<std::string> names) {
       fmt::format(R"("ranks":{},"kv_bytes":{},"kv_bytes_per_token":{},"load_seconds":{:.3f})",
                   runtime.options().ranks, runtime.sizes().kv_bytes,
                   runtime.sizes().kv_bytes_per_token, runtime.load_s());
+  if (const Result<std::string> device = device_name(runtime.options().device); device.ok()) {
+    serving.server_info += R"(,"device":)";
+    append_json_string(serving.server_info, *device);
+  }
+  if (const Result<std::int64_t> bytes = device_memory_bytes(runtime.options().device); bytes.ok())
+    serving.server_info += fmt::format(R"(,"device_memory_bytes":{})", *bytes);
   if (const LoadedText* text = runtime.text())
     serving.server_info += fmt::format(
         R"(,"chat_template":"{}","chat_template_xxh3_128":{})",

@@ -13,6 +13,7 @@
 #include <boost/asio/post.hpp>
 
 #include "base/log.h"
+#include "base/processors.h"
 #include "server/connection.h"
 
 namespace koho::server {
@@ -84,7 +85,7 @@ class Server::Impl {
  private:
   static std::vector<std::shared_ptr<IoThread>> make_threads(Core& core) {
     const std::int32_t asked = core.settings().io_threads;
-    const auto cores = static_cast<std::int32_t>(std::thread::hardware_concurrency());
+    const auto cores = std::int32_t{available_processors()};
     const std::int32_t count = asked > 0 ? asked : std::clamp(cores, 1, 8);
     std::vector<std::shared_ptr<IoThread>> threads;
     for (std::int32_t i = 0; i < count; ++i) threads.push_back(std::make_shared<IoThread>(core));

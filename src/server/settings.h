@@ -7,13 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "server/api_keys.h"
+
 namespace koho::server {
 
 struct HttpLimits {
   std::size_t head_bytes = 32U << 10U;
   std::size_t fields = 64;
   std::size_t target_bytes = 4U << 10U;
-  std::size_t body_bytes = 64U << 20U;
+  /// Fits a context of 200,000 tokens many times over, in any script and written with escapes.
+  std::size_t body_bytes = 16U << 20U;
 };
 
 struct TimeLimits {
@@ -21,11 +24,12 @@ struct TimeLimits {
   std::int64_t head_ms = 10'000;        // from a request's first byte to its head
   std::int64_t body_grace_ms = 10'000;  // after which a body must come at body_bytes_per_s
   std::int64_t body_bytes_per_s = 1'000;
-  std::int64_t write_stall_ms = 30'000;  // without a byte taken
-  std::int64_t idle_ms = 75'000;         // between two requests
-  std::int64_t ping_ms = 15'000;         // without an event in a stream; 0 = never
-  std::int64_t feed_ms = 1'000;          // between two events of a feed
-  std::int64_t flush_ms = 2'000;         // for last bytes at the end of the server
+  std::int64_t body_bytes_per_s_scarce = 64'000;  // while the budget for bodies is nearly used up
+  std::int64_t write_stall_ms = 30'000;           // without a byte taken
+  std::int64_t idle_ms = 75'000;                  // between two requests
+  std::int64_t ping_ms = 15'000;                  // without an event in a stream; 0 = never
+  std::int64_t feed_ms = 1'000;                   // between two events of a feed
+  std::int64_t flush_ms = 2'000;                  // for last bytes at the end of the server
 };
 
 struct ServerSettings {
@@ -39,6 +43,9 @@ struct ServerSettings {
   std::size_t buffer_bytes_max =
       256U << 10U;  // unsent bytes of a connection; its request is paused beyond them
   std::size_t inline_body_bytes = 4U << 10U;  // a pool thread reads larger bodies
+  /// Memory for all bodies at once: their bytes, and three times those of the bodies that the
+  /// pool's threads parse at the moment.
+  std::size_t bodies_bytes_max = 1'000'000'000;
 
   std::string model_name;  // label `model_name` of the metrics
   std::string build_info;  // for /version and /server_info: members of a JSON object, or ""
@@ -46,9 +53,9 @@ struct ServerSettings {
   std::string tls_cert;  // a PEM file; "" is plain HTTP
   std::string tls_key;   // "": in the same file
 
-  std::vector<std::string> api_keys;         // initial keys of Core; empty: no key is needed
+  std::vector<ApiKeySettings> api_keys;      // initial keys of Core; empty: no key is needed
   std::vector<std::string> allowed_origins;  // "*" is any
-  bool check_host = true;                    // on a loopback address without keys
+  std::vector<std::string> allowed_hosts;    // "*" is any; empty: only a loopback address checks
   int overload_status = 429;                 // or 503
   bool log_requests = true;
 };

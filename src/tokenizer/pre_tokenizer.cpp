@@ -81,16 +81,14 @@ class PreTokenizer::Pattern {
     return pattern;
   }
 
-  /// Appends the end offset of each piece of text[begin, end).
+  /// Calls `use` with the end offset of each piece of text[begin, end).
   Status split(std::string_view text,
                std::size_t begin,
                std::size_t end,
                Scratch& scratch,
-               std::vector<std::uint32_t>& ends) const {
+               const std::function<void(std::uint32_t end)>& use) const {
     const std::string_view subject = text.substr(begin, end - begin);
-    const auto cut = [&](std::size_t place) {
-      ends.push_back(static_cast<std::uint32_t>(begin + place));
-    };
+    const auto cut = [&](std::size_t place) { use(static_cast<std::uint32_t>(begin + place)); };
     std::size_t done = 0;    // the text before is cut into pieces
     std::size_t search = 0;  // where the next match may start
     bool matched = false;    // a match ended at `done`
@@ -152,6 +150,11 @@ Result<PreTokenizer> PreTokenizer::compile(std::span<const std::string> patterns
 
 Status PreTokenizer::split(std::string_view text, std::vector<std::uint32_t>& ends) const {
   ends.clear();
+  return split(text, [&ends](std::uint32_t end) { ends.push_back(end); });
+}
+
+Status PreTokenizer::split(std::string_view text,
+                           const std::function<void(std::uint32_t end)>& use) const {
   if (text.empty()) return {};
   Scratch scratch;
   if (!scratch.ok())
@@ -160,17 +163,25 @@ Status PreTokenizer::split(std::string_view text, std::vector<std::uint32_t>& en
   pcre2_set_match_limit(scratch.context.get(),
                         kStepsMin + kStepsPerByte * static_cast<std::uint32_t>(text.size()));
   pcre2_set_heap_limit(scratch.context.get(), kHeapKibMax);
-  ends.push_back(static_cast<std::uint32_t>(text.size()));
+  std::vector<std::uint32_t> ends{static_cast<std::uint32_t>(text.size())};
   std::vector<std::uint32_t> coarser;
   for (const Pattern& pattern : patterns_) {
+    // The pieces of all patterns but the last are cut again.
+    const bool last = &pattern == &patterns_.back();
     coarser.swap(ends);
     ends.clear();
     std::size_t begin = 0;
     for (const std::uint32_t end : coarser) {
-      KOHO_TRY(pattern.split(text, begin, end, scratch, ends));
+      if (last) {
+        KOHO_TRY(pattern.split(text, begin, end, scratch, use));
+      } else {
+        KOHO_TRY(pattern.split(text, begin, end, scratch,
+                               [&ends](std::uint32_t piece) { ends.push_back(piece); }));
+      }
       begin = end;
     }
   }
+  if (patterns_.empty()) use(ends.front());
   return {};
 }
 

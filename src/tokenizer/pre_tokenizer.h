@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -32,6 +33,8 @@ class PreTokenizer {
   /// Requires: `text` is well-formed UTF-8 of at most kTextBytesMax bytes. Threads: any.
   /// Errors: resource_exhausted: a match passes its limit of steps or memory.
   Status split(std::string_view text, std::vector<std::uint32_t>& ends) const;
+  /// Calls `use` with these offsets instead.
+  Status split(std::string_view text, const std::function<void(std::uint32_t end)>& use) const;
 
  private:
   class Pattern;

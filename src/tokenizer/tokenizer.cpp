@@ -27,6 +27,23 @@ Status check_utf8(std::string_view text) {
 
 }  // namespace
 
+namespace {
+
+/// The ids of a text; of a text with more than `ids_max` only the first ones, and how many more.
+struct IdList {
+  std::vector<std::int32_t> ids{};
+  std::size_t ids_max = ~std::size_t{0};
+  std::size_t dropped = 0;
+
+  void keep() {
+    if (ids.size() <= ids_max) return;
+    dropped += ids.size() - ids_max;
+    ids.resize(ids_max);
+  }
+};
+
+}  // namespace
+
 struct Tokenizer::Data {
   enum class Kind : std::uint8_t { none, base, added, special };
 
@@ -47,7 +64,7 @@ struct Tokenizer::Data {
                : Kind::none;
   }
   std::string_view bytes(std::int32_t id) const;
-  Status encode_plain(std::string_view text, std::vector<std::int32_t>& ids) const;
+  Status encode_plain(std::string_view text, IdList& out) const;
 
   /// Splits `text` at added tokens and calls plain(text) and control(id) from left to right. Both
   /// return a Status.
@@ -160,18 +177,16 @@ std::string_view Tokenizer::Data::bytes(std::int32_t id) const {
   return found->second;
 }
 
-Status Tokenizer::Data::encode_plain(std::string_view text, std::vector<std::int32_t>& ids) const {
+Status Tokenizer::Data::encode_plain(std::string_view text, IdList& out) const {
   if (text.size() > kTextBytesMax)
     return make_error(ErrorCode::resource_exhausted, "the text has {} bytes; the limit is {}",
                       text.size(), kTextBytesMax);
-  std::vector<std::uint32_t> ends;
-  KOHO_TRY(pre_tokenizer.split(text, ends));
   std::size_t begin = 0;
-  for (const std::uint32_t end : ends) {
-    bpe.encode(text.substr(begin, end - begin), ids);
+  return pre_tokenizer.split(text, [&](std::uint32_t end) {
+    bpe.encode(text.substr(begin, end - begin), out.ids);
+    out.keep();
     begin = end;
-  }
-  return {};
+  });
 }
 
 Tokenizer::Tokenizer(std::unique_ptr<const Data> data) : data_(std::move(data)) {}
@@ -199,38 +214,54 @@ Result<Tokenizer> Tokenizer::load(const std::filesystem::path& tokenizer_json) {
 
 Result<std::vector<std::int32_t>> Tokenizer::encode(std::string_view text) const {
   KOHO_TRY(check_utf8(text));
-  std::vector<std::int32_t> ids;
-  KOHO_TRY(data_->encode_plain(text, ids));
-  return ids;
+  IdList out;
+  KOHO_TRY(data_->encode_plain(text, out));
+  return std::move(out.ids);
 }
 
 Result<std::vector<std::int32_t>> Tokenizer::encode_with_special(std::string_view text) const {
   KOHO_TRY(check_utf8(text));
-  std::vector<std::int32_t> ids;
+  IdList out;
   KOHO_TRY(data_->cut(
-      text, [&](std::string_view plain) { return data_->encode_plain(plain, ids); },
+      text, [&](std::string_view plain) { return data_->encode_plain(plain, out); },
       [&](std::int32_t id) {
-        ids.push_back(id);
+        out.ids.push_back(id);
         return ok_status();
       }));
-  return ids;
+  return std::move(out.ids);
 }
 
 Result<std::vector<std::int32_t>> Tokenizer::encode(std::span<const TextSegment> segments) const {
-  std::vector<std::int32_t> ids;
-  std::string plain;  // since the last control token
+  std::size_t total = 0;
+  return encode(segments, ~std::size_t{0}, total);
+}
+
+Result<std::vector<std::int32_t>> Tokenizer::encode(std::span<const TextSegment> segments,
+                                                    std::size_t ids_max,
+                                                    std::size_t& total) const {
+  IdList out{.ids_max = ids_max};
+  std::string_view one;  // plain text since the last control token, if it is of one segment …
+  std::string joined;    // … or else
   const auto add_plain = [&](std::string_view text) {
-    plain.append(text);
+    if (!joined.empty()) {
+      joined.append(text);
+    } else if (one.empty()) {
+      one = text;
+    } else {
+      joined.append(one).append(text);
+    }
     return ok_status();
   };
   const auto flush = [&]() -> Status {
-    KOHO_TRY(data_->encode_plain(plain, ids));
-    plain.clear();
+    KOHO_TRY(data_->encode_plain(joined.empty() ? one : std::string_view(joined), out));
+    one = {};
+    joined.clear();
     return {};
   };
   const auto add_control = [&](std::int32_t id) -> Status {
     KOHO_TRY(flush());
-    ids.push_back(id);
+    out.ids.push_back(id);
+    out.keep();
     return {};
   };
   for (std::size_t i = 0; i < segments.size(); ++i) {
@@ -240,7 +271,8 @@ Result<std::vector<std::int32_t>> Tokenizer::encode(std::span<const TextSegment>
                                    : add_plain(segment.text));
   }
   KOHO_TRY(flush());
-  return ids;
+  total = out.dropped + out.ids.size();
+  return std::move(out.ids);
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {

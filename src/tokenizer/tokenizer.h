@@ -45,6 +45,11 @@ class Tokenizer {
   /// The ids of the concatenated segments. No token reaches across an added token. Plain text is
   /// encoded as one text across the boundaries of segments.
   Result<std::vector<std::int32_t>> encode(std::span<const TextSegment> segments) const;
+  /// The same, but of more than `ids_max` ids only the first ones; `total` is the number of all.
+  /// Memory: the ids that are returned, and a copy of plain text that several segments make up.
+  Result<std::vector<std::int32_t>> encode(std::span<const TextSegment> segments,
+                                           std::size_t ids_max,
+                                           std::size_t& total) const;
 
   /// The text of `ids`. Bytes that are not UTF-8 become U+FFFD; an id that is not a token gives
   /// nothing. `skip_special` skips tokens with the special flag. For a stream of ids use

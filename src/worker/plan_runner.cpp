@@ -2,6 +2,7 @@
 #include "worker/plan_runner.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -36,7 +37,8 @@ PlanRunner::PlanRunner(Worker& worker, const PlanBounds& bounds)
       first_page_(bounds.partitions == 1 ? 0
                                          : static_cast<std::int32_t>(worker.model().shard().rank) *
                                                bounds.pages_per_partition()),
-      owned_(static_cast<std::size_t>(bounds.sequences_max)) {
+      owned_(static_cast<std::size_t>(bounds.sequences_max)),
+      rank_tokens_(static_cast<std::size_t>(bounds.partitions)) {
   const PlanCounts most = bounds.counts_max();
   const auto tokens = static_cast<std::size_t>(most.tokens);
   const auto sequences = static_cast<std::size_t>(most.sequences);
@@ -52,6 +54,8 @@ PlanRunner::PlanRunner(Worker& worker, const PlanBounds& bounds)
   page_table_updates_.reserve(static_cast<std::size_t>(2 * most.run_pages));
   output_record_updates_.reserve(2 * sequences * OutputRecord::kWords);
   page_copies_.reserve(static_cast<std::size_t>(2 * most.copies));
+  counts_resets_.reserve(static_cast<std::size_t>(most.histories));
+  history_tokens_.reserve(static_cast<std::size_t>(most.history_tokens));
   const auto samples = static_cast<std::size_t>(most.samples);
   output_.ids.reserve(samples);
   output_.ends.reserve(samples);
@@ -115,6 +119,7 @@ void PlanRunner::list_tokens(const StepPlan& plan, std::vector<std::size_t>& own
   sampling_.clear();
   own_rows.clear();
   decodes_ = 0;
+  std::ranges::fill(rank_tokens_, 0);
   const std::int64_t slots_before = std::int64_t{first_page_} * bounds_.tokens_per_page;
   std::size_t sample = 0;  // samples are in the order of their sequences, one of each at most
   for (std::size_t s = 0; s < plan.batch_slots.size(); ++s) {
@@ -123,7 +128,10 @@ void PlanRunner::list_tokens(const StepPlan& plan, std::vector<std::size_t>& own
     const bool samples =
         sample < plan.logit_rows.size() && plan.logit_rows[sample] == plan.query_starts[s + 1] - 1;
     const std::size_t row = samples ? sample++ : 0;
-    if (!owns(static_cast<std::int32_t>(plan.slots[begin] / bounds_.tokens_per_page))) continue;
+    const auto page = static_cast<std::int32_t>(plan.slots[begin] / bounds_.tokens_per_page);
+    rank_tokens_[static_cast<std::size_t>(page / bounds_.pages_per_partition())] +=
+        static_cast<std::int64_t>(count);
+    if (!owns(page)) continue;
     append(token_ids_, plan.token_ids.subspan(begin, count));
     append(positions_, plan.positions.subspan(begin, count));
     for (const std::int64_t slot : plan.slots.subspan(begin, count))
@@ -140,29 +148,31 @@ void PlanRunner::list_tokens(const StepPlan& plan, std::vector<std::size_t>& own
   }
 }
 
-/// Starts the token counts of new sequences, on the rank that holds their pages.
-Status PlanRunner::start_histories(const StepPlan& plan) {
+/// Lists the new sequences whose token counts begin anew and whose pages this rank holds.
+void PlanRunner::list_histories(const StepPlan& plan) {
+  counts_resets_.clear();
+  history_tokens_.clear();
   std::size_t next_token = 0;
   for (const PlanHistory& history : plan.histories) {
-    const auto prompt =
-        plan.history_tokens.subspan(next_token, static_cast<std::size_t>(history.prompt));
-    next_token += prompt.size();
-    const auto output =
-        plan.history_tokens.subspan(next_token, static_cast<std::size_t>(history.output));
-    next_token += output.size();
+    const auto count = static_cast<std::size_t>(std::int64_t{history.prompt} + history.output);
+    const auto tokens = plan.history_tokens.subspan(next_token, count);
+    next_token += count;
     if (owned_[static_cast<std::size_t>(history.batch_slot)] == 0) continue;
-    KOHO_TRY(worker_->start_counts(history.batch_slot, prompt, output));
+    counts_resets_.push_back({history.batch_slot, history.prompt, history.output});
+    append(history_tokens_, tokens);
   }
-  return {};
 }
 
 Status PlanRunner::start(std::span<const std::byte> bytes) {
   KOHO_TRY_ASSIGN(const StepPlan plan, read_plan(bytes, bounds_));
   Unfinished& unfinished = unfinished_[started_ % unfinished_.size()];
   list_pages(plan);
-  KOHO_TRY(start_histories(plan));
+  list_histories(plan);
   list_outputs(plan);
   list_tokens(plan, unfinished.own_rows);
+  const std::size_t sequences = plan.batch_slots.size();
+  const bool all_decode = sequences > 0 && std::cmp_equal(plan.decodes, sequences) &&
+                          plan.logit_rows.size() == sequences;
   KOHO_TRY(worker_->enqueue_forward({.token_ids = token_ids_,
                                      .positions = positions_,
                                      .slots = slots_,
@@ -170,6 +180,8 @@ Status PlanRunner::start(std::span<const std::byte> bytes) {
                                      .context_lengths = context_lengths_,
                                      .batch_slots = batch_slots_,
                                      .decodes = decodes_,
+                                     .rank_tokens = rank_tokens_,
+                                     .all_ranks_decode = all_decode,
                                      .logit_rows = logit_rows_,
                                      .sample_batch_slots = sample_batch_slots_,
                                      .sampling = sampling_,
@@ -177,7 +189,9 @@ Status PlanRunner::start(std::span<const std::byte> bytes) {
                                      .masks = {},
                                      .page_table_updates = page_table_updates_,
                                      .output_record_updates = output_record_updates_,
-                                     .page_copies = page_copies_}));
+                                     .page_copies = page_copies_,
+                                     .counts_resets = counts_resets_,
+                                     .history_tokens = history_tokens_}));
   awaits_masks_ = plan.late_masks;
   late_masks_ = plan.masks;
   if (!plan.late_masks) KOHO_TRY(worker_->enqueue_sampling(plan.masks));

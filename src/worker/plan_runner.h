@@ -53,7 +53,7 @@ class PlanRunner {
   bool owns(std::int32_t page) const {
     return page >= first_page_ && page < first_page_ + bounds_.pages_per_partition();
   }
-  Status start_histories(const StepPlan& plan);
+  void list_histories(const StepPlan& plan);
   void list_pages(const StepPlan& plan);
   void list_outputs(const StepPlan& plan);
   void list_tokens(const StepPlan& plan, std::vector<std::size_t>& own_rows);
@@ -79,9 +79,12 @@ class PlanRunner {
   std::vector<std::int32_t> sample_batch_slots_;  // [R]
   std::vector<SamplingRow> sampling_;             // [R]
   std::int64_t decodes_ = 0;
+  std::vector<std::int64_t> rank_tokens_;            // [ranks], where each has its own tokens
   std::vector<std::int32_t> page_table_updates_;     // [C, 2]
   std::vector<std::int32_t> output_record_updates_;  // [C, 2]
   std::vector<std::int32_t> page_copies_;            // [C, 2]
+  std::vector<CountsReset> counts_resets_;
+  std::vector<std::int32_t> history_tokens_;
   StepOutput output_;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker's steps: packing a step's arrays, the two halves, captured decode graphs, results.
+// A worker's steps: packing a step's arrays, the two halves, results. How it starts is in
+// worker_start.cpp.
 #include "worker/worker.h"
 
 #include <algorithm>
@@ -32,36 +33,6 @@ void fetch(std::vector<T>& target, const Tensor& memory, std::int64_t offset, st
   target.assign(source, source + count);
 }
 
-/// The row counts for which decode steps are captured; a step is padded to the next one.
-std::vector<std::int64_t> decode_graph_sizes(std::int64_t rows_max) {
-  std::vector<std::int64_t> sizes;
-  for (std::int64_t rows = 1; rows < rows_max; rows += rows < 2     ? 1
-                                                       : rows < 8   ? rows
-                                                       : rows < 64  ? 8
-                                                       : rows < 128 ? 16
-                                                                    : 32)
-    sizes.push_back(rows);
-  sizes.push_back(rows_max);
-  return sizes;
-}
-
-constexpr std::int64_t kDecodeGraphRowsMax = 256;
-
-/// Logs what holds the device's memory once everything is allocated.
-Status log_memory_use(const Backend& backend) {
-  KOHO_TRY_ASSIGN(const MemoryUse use, backend.memory_use());
-  constexpr std::int64_t kLoggedBytesMin = 1'000'000;
-  std::string parts;
-  for (const auto& [purpose, bytes] : use.purposes)
-    if (bytes >= kLoggedBytesMin)
-      parts += fmt::format(", {} {:.2f}", purpose, static_cast<double>(bytes) / 1e9);
-  if (!parts.empty())
-    log::info("device memory in GB: {:.2f} held, {:.2f} free{}",
-              static_cast<double>(use.held_bytes) / 1e9, static_cast<double>(use.free_bytes) / 1e9,
-              parts);
-  return {};
-}
-
 }  // namespace
 
 Result<Worker> Worker::create(const ModelConfig& config,
@@ -72,20 +43,10 @@ Result<Worker> Worker::create(const ModelConfig& config,
   Worker worker;
   worker.backend_ = std::move(backend);
   worker.communicator_ = std::move(communicator);
-  KOHO_TRY_ASSIGN(Glm4Moe model, Glm4Moe::load(config, sources, settings.load, *worker.backend_,
-                                               *worker.communicator_));
-  worker.model_ = std::make_unique<Glm4Moe>(std::move(model));
-  worker.limits_ = settings.load.limits;
-  worker.limits_.vocabulary = config.vocab_size;
-  worker.page_table_width_ = ceil_div(worker.limits_.context_max, kPageTokens);
-  worker.mask_rows_max_ = settings.mask_rows_max;
-  worker.tokenizer_tokens_ = std::min(settings.tokenizer_tokens, config.vocab_size);
-  KOHO_TRY(worker.allocate(settings));
-  if (worker.backend_->supports_graphs()) {
-    KOHO_TRY(worker.warm_up());
-    KOHO_TRY(worker.capture_decode_graphs());
+  if (Status started = worker.start(config, sources, settings); !started.ok()) {
+    worker.abort_collectives();  // the others may wait for this rank
+    return std::move(started).error();
   }
-  KOHO_TRY(log_memory_use(*worker.backend_));
   return worker;
 }
 
@@ -99,12 +60,12 @@ Status Worker::allocate(const WorkerSettings& settings) {
     return backend_->allocate(dtype, shape, "step arrays");
   };
   // Behind the fixed arrays: the most biases, then for every batch slot a whole page table, a whole
-  // output record and one copied page.
+  // output record and one copied page, then a context's history tokens.
   const std::int64_t packed_bytes =
       StepLayout({limits_.tokens_max, sequences, rows}).variable +
       rows * kLogitBiasMax * static_cast<std::int64_t>(sizeof(LogitBias)) +
-      8 * sequences * (page_table_width_ + OutputRecord::kWords + 1);
-  const std::int64_t result_bytes = ResultLayout(rows).bytes;
+      8 * sequences * (page_table_width_ + OutputRecord::kWords + 1) + 4 * limits_.context_max;
+  const std::int64_t result_bytes = result_layout(rows).bytes;
   KOHO_TRY_ASSIGN(a.packed, tensor(DType::u8, {packed_bytes}));
   KOHO_TRY_ASSIGN(a.token_ids, tensor(DType::i32, {limits_.tokens_max}));
   KOHO_TRY_ASSIGN(a.page_tables, tensor(DType::i32, {sequences, page_table_width_}));
@@ -117,7 +78,6 @@ Status Worker::allocate(const WorkerSettings& settings) {
       race_bitmap_words(static_cast<std::int32_t>(limits_.vocabulary));
   KOHO_TRY_ASSIGN(a.counts, tensor(DType::i32, {slots, limits_.vocabulary}));
   KOHO_TRY_ASSIGN(a.count_nonzero, tensor(DType::i32, {slots, nonzero_words}));
-  KOHO_TRY_ASSIGN(a.id_list, tensor(DType::i32, {limits_.context_max}));
   KOHO_TRY_ASSIGN(a.results, tensor(DType::u8, {result_bytes}));
   for (InFlightStep& in_flight : in_flight_) {
     KOHO_TRY_ASSIGN(in_flight.packed, backend_->allocate_host(packed_bytes));
@@ -150,7 +110,8 @@ Status Worker::check(const StepInput& input) const {
       length(input.biases) <= limits_.logit_rows_max * kLogitBiasMax &&
       length(input.page_table_updates) / 2 + length(input.page_copies) / 2 <=
           limits_.sequences_max * (page_table_width_ + 1) &&
-      length(input.output_record_updates) / 2 <= limits_.sequences_max * OutputRecord::kWords;
+      length(input.output_record_updates) / 2 <= limits_.sequences_max * OutputRecord::kWords &&
+      length(input.history_tokens) <= limits_.context_max;
   if (!lengths_agree || !within_limits || input.query_starts.back() != tokens)
     return make_error(ErrorCode::invalid_argument,
                       "a step of {} tokens, {} sequences, {} logit rows does not fit together or "
@@ -178,9 +139,17 @@ std::int64_t Worker::padded_rows(std::int64_t rows) const {
   return rows;
 }
 
-/// The graph of a pure decode step that samples every row; null for any other step.
+/// The graph of a pure decode step that samples every row; null for any other step. Under
+/// data-parallel attention all ranks choose alike, by the rank with the most rows.
 const Worker::DecodeGraph* Worker::decode_graph_for(const StepInput& input) const {
-  const std::int64_t rows = length(input.token_ids);
+  std::int64_t rows = length(input.token_ids);
+  if (model_->shard().dispatches_tokens()) {
+    if (!input.all_ranks_decode || input.rank_tokens.empty()) return nullptr;
+    rows = *std::ranges::max_element(input.rank_tokens);
+    for (const DecodeGraph& decode_graph : decode_graphs_)
+      if (decode_graph.rows >= rows) return &decode_graph;
+    return nullptr;
+  }
   if (rows == 0 || input.decodes != rows || length(input.batch_slots) != rows ||
       length(input.sampling) != rows)
     return nullptr;
@@ -219,6 +188,7 @@ Status Worker::upload(const StepInput& input, const StepShape& shape, InFlightSt
   const std::int64_t places = append(input.page_table_updates);
   const std::int64_t words = append(input.output_record_updates);
   const std::int64_t copies = append(input.page_copies);
+  const std::int64_t history = append(input.history_tokens);
   const TensorView device = part_of(arrays_.packed, 0, DType::u8, {end});
   KOHO_TRY(backend_->enqueue_upload(
       device, std::span<const std::byte>(host.view().data, static_cast<std::size_t>(end))));
@@ -231,6 +201,8 @@ Status Worker::upload(const StepInput& input, const StepShape& shape, InFlightSt
   };
   KOHO_TRY(set(arrays_.batch_slot_pages.view(), pairs(places, input.page_table_updates)));
   KOHO_TRY(set(arrays_.outputs.view(), pairs(words, input.output_record_updates)));
+  KOHO_TRY(reset_counts(input.counts_resets, part_of(arrays_.packed, history, DType::i32,
+                                                     {length(input.history_tokens)})));
   if (input.page_copies.empty()) return {};
   for (std::int64_t layer = 0; layer < model_->config().num_hidden_layers; ++layer)
     KOHO_TRY(
@@ -264,7 +236,19 @@ Batch Worker::batch_of(const StepShape& shape, std::int64_t decodes) {
   return batch;
 }
 
-Result<TensorView> Worker::forward(const StepShape& shape, const Batch& batch) {
+std::span<const std::int64_t> Worker::row_starts(std::int64_t tokens,
+                                                 std::span<const std::int64_t> rank_tokens) {
+  const Shard& shard = model_->shard();
+  if (!shard.dispatches_tokens()) return {};
+  row_starts_.assign(1, 0);
+  for (std::int64_t rank = 0; rank < shard.ranks; ++rank)
+    row_starts_.push_back(row_starts_.back() + (rank_tokens.empty()
+                                                    ? tokens
+                                                    : rank_tokens[static_cast<std::size_t>(rank)]));
+  return row_starts_;
+}
+
+Result<SampledLogits> Worker::forward(const StepShape& shape, const Batch& batch) {
   const StepLayout at(shape);
   Tensor& packed = arrays_.packed;
   KOHO_TRY(backend_->gather_input_ids(
@@ -278,30 +262,42 @@ Result<TensorView> Worker::forward(const StepShape& shape, const Batch& batch) {
   return model_->forward(batch);
 }
 
-Status Worker::sample(const StepShape& shape, ConstTensorView logits) {
+/// Samples the rows that are this rank's, and gets what the other ranks sampled.
+Status Worker::sample(const StepShape& shape, const SampledLogits& logits) {
   const StepLayout at(shape);
   const std::int64_t rows = shape.logit_rows;
-  const ResultLayout results(rows);
+  const ResultLayout results = result_layout(rows);
+  const std::int64_t padded = model_->collectives().padded_sampled_rows(rows);
+  const std::int64_t own = logits.values.size(0);
+  const ConstTensorView parameters =
+      part_of(arrays_.packed, at.sampling, DType::u8,
+              {rows, static_cast<std::int64_t>(sizeof(SamplingRow))});
   SamplingBatch batch;
   batch.tokens = tokenizer_tokens_;
-  batch.rows = part_of(arrays_.packed, at.sampling, DType::u8,
-                       {rows, static_cast<std::int64_t>(sizeof(SamplingRow))});
+  batch.rows = parameters.slice(0, logits.first, own);
   // Rows name their biases and masks by index; the sampler reads no others.
   batch.biases = part_of(
       arrays_.packed, at.variable, DType::u8,
       {limits_.logit_rows_max * kLogitBiasMax, static_cast<std::int64_t>(sizeof(LogitBias))});
   batch.masks = arrays_.masks.view();
   batch.counts = token_counts();
-  SamplingOutput out;
-  out.ids = part_of(arrays_.results, results.ids, DType::i32, {rows});
-  out.logprobs = part_of(arrays_.results, results.logprobs, DType::f32, {rows});
-  out.top_ids = part_of(arrays_.results, results.top_ids, DType::i32, {rows, kTopLogprobsMax});
-  out.top_logprobs =
-      part_of(arrays_.results, results.top_logprobs, DType::f32, {rows, kTopLogprobsMax});
-  KOHO_TRY(backend_->sample(out, logits, batch));
+  const std::array all{
+      part_of(arrays_.results, results.ids, DType::i32, {padded}),
+      part_of(arrays_.results, results.logprobs, DType::f32, {padded}),
+      part_of(arrays_.results, results.top_ids, DType::i32, {padded, kTopLogprobsMax}),
+      part_of(arrays_.results, results.top_logprobs, DType::f32, {padded, kTopLogprobsMax})};
+  const auto mine = [&](const TensorView& view) { return view.slice(0, logits.first, own); };
+  const SamplingOutput out{mine(all[0]), mine(all[1]), mine(all[2]), mine(all[3])};
+  KOHO_TRY(backend_->sample(out, logits.values, batch));
+  KOHO_TRY(model_->collectives().gather_sampled(all));
+  const TensorView ids = all[0].first(rows);
+  const std::int64_t behind = logits.first + own;
+  for (const RowRange others : {RowRange{0, logits.first}, RowRange{behind, rows - behind}})
+    KOHO_TRY(backend_->count_sampled(batch.counts, parameters.slice(0, others.first, others.count),
+                                     ids.slice(0, others.first, others.count)));
   return backend_->commit_sampled(
       part_of(arrays_.results, results.ends, DType::u8, {rows}), batch_slot_tables(),
-      part_of(arrays_.packed, at.sample_batch_slots, DType::i32, {rows}), out.ids);
+      part_of(arrays_.packed, at.sample_batch_slots, DType::i32, {rows}), ids);
 }
 
 Status Worker::enqueue(const StepInput& input) {
@@ -328,10 +324,12 @@ Status Worker::enqueue_forward(const StepInput& input) {
   last_samples_ = in_flight.samples;
   if (decode_graph != nullptr) {
     last_batch_ = batch_of(shape, shape.sequences);
+    last_batch_.row_starts = row_starts(shape.tokens, {});
     KOHO_TRY(decode_graph->forward->replay());
     in_flight.logits = model_->logits(in_flight.rows);
   } else {
     Batch& batch = last_batch_ = batch_of(shape, input.decodes);
+    batch.row_starts = row_starts(shape.tokens, input.rank_tokens);
     batch.context_max = 0;
     for (std::size_t s = 0; s < input.context_lengths.size(); ++s) {
       batch.query_max = std::max<std::int64_t>(batch.query_max,
@@ -354,7 +352,7 @@ Status Worker::enqueue_sampling(std::span<const std::uint32_t> masks) {
     KOHO_TRY(sample(in_flight.shape, in_flight.logits));
   }
   if (in_flight.samples && in_flight.rows > 0) {
-    const ResultLayout results(in_flight.shape.logit_rows);
+    const ResultLayout results = result_layout(in_flight.shape.logit_rows);
     const std::int64_t bytes = in_flight.logprobs ? results.bytes : results.bytes_without_logprobs;
     last_traffic_.fetched = bytes;
     KOHO_TRY(backend_->enqueue_download(
@@ -382,14 +380,16 @@ Status Worker::finish(StepOutput& output) {
   InFlightStep& in_flight = in_flight_[finished_ % kStepsInFlightMax];
   ++finished_;
   KOHO_TRY(in_flight.done->wait());
-  output.logits = in_flight.logits;
+  KOHO_TRY(communicator_->check());
+  output.logits = in_flight.logits.values;
+  output.first_logits = in_flight.logits.first;
   output.ids.clear();
   output.ends.clear();
   output.logprobs.clear();
   output.top_ids.clear();
   output.top_logprobs.clear();
   if (!in_flight.samples) return {};
-  const ResultLayout at(in_flight.shape.logit_rows);
+  const ResultLayout at = result_layout(in_flight.shape.logit_rows);
   fetch(output.ids, in_flight.results, at.ids, in_flight.rows);
   fetch(output.ends, in_flight.results, at.ends, in_flight.rows);
   if (!in_flight.logprobs) return {};
@@ -405,7 +405,7 @@ Status Worker::step(const StepInput& input, StepOutput& output) {
 }
 
 Status Worker::repeat() {
-  KOHO_TRY_ASSIGN(const TensorView logits, forward(last_shape_, last_batch_));
+  KOHO_TRY_ASSIGN(const SampledLogits logits, forward(last_shape_, last_batch_));
   return last_samples_ ? sample(last_shape_, logits) : Status();
 }
 
@@ -413,67 +413,19 @@ Result<std::unique_ptr<CapturedGraph>> Worker::capture_repeat() {
   return backend_->capture([this] { return repeat(); });
 }
 
-/// Runs a step of padding alone: the shapes of a real step, without effect.
-Status Worker::run_padding(const StepShape& shape, std::int64_t decodes) {
-  const std::array<std::int32_t, 1> starts{0};
-  StepInput nothing;
-  nothing.query_starts = starts;
-  KOHO_TRY(upload(nothing, shape, in_flight_[0]));
-  Batch batch = batch_of(shape, decodes);
-  batch.query_max = shape.tokens - decodes > 0 ? shape.tokens - decodes : 1;
-  KOHO_TRY_ASSIGN(const TensorView logits, forward(shape, batch));
-  if (shape.logit_rows > 0) KOHO_TRY(sample(shape, logits));
-  return backend_->synchronize();
-}
-
-/// Runs the largest steps once, so that whatever a first step sets up is set up now.
-/// (Backend::reserve has loaded kernels and chosen the libraries' algorithms for every size.)
-Status Worker::warm_up() {
-  const std::int64_t sequences = limits_.sequences_max;
-  const std::int64_t rows = std::min(limits_.logit_rows_max, limits_.tokens_max);
-  KOHO_TRY(run_padding({limits_.tokens_max, 1, 1}, 0));
-  const std::int64_t decodes = std::min(sequences, limits_.tokens_max) - 1;
-  return run_padding({limits_.tokens_max, decodes + 1, rows}, decodes);
-}
-
-Status Worker::capture_decode_graphs() {
-  const std::int64_t rows_max = std::min(
-      {limits_.sequences_max, limits_.logit_rows_max, limits_.tokens_max, kDecodeGraphRowsMax});
-  for (const std::int64_t rows : decode_graph_sizes(rows_max)) {
-    const StepShape shape{rows, rows, rows};
-    const Batch batch = batch_of(shape, rows);
-    KOHO_TRY(run_padding(shape, rows));
-    DecodeGraph decode_graph;
-    decode_graph.rows = rows;
-    KOHO_TRY_ASSIGN(decode_graph.forward, backend_->capture([&]() -> Status {
-      KOHO_TRY(forward(shape, batch));
-      return {};
-    }));
-    KOHO_TRY_ASSIGN(decode_graph.sample, backend_->capture([&]() -> Status {
-      return sample(shape, model_->logits(rows));
-    }));
-    decode_graphs_.push_back(std::move(decode_graph));
-  }
-  return {};
-}
-
 TokenCounts Worker::token_counts() {
   return {.entries = arrays_.counts.view(), .nonzero = arrays_.count_nonzero.view()};
 }
 
-Status Worker::start_counts(std::int64_t slot,
-                            std::span<const std::int32_t> prompt,
-                            std::span<const std::int32_t> output) {
-  const std::int64_t total = length(prompt) + length(output);
-  if (total > limits_.context_max)
-    return make_error(ErrorCode::invalid_argument, "{} tokens exceed the context of {}", total,
-                      limits_.context_max);
-  const TensorView list = arrays_.id_list.view();
-  const TensorView prompt_ids = list.slice(0, 0, length(prompt));
-  const TensorView output_ids = list.slice(0, length(prompt), length(output));
-  if (!prompt.empty()) KOHO_TRY(backend_->upload(prompt_ids, std::as_bytes(prompt)));
-  if (!output.empty()) KOHO_TRY(backend_->upload(output_ids, std::as_bytes(output)));
-  return backend_->reset_counts(token_counts(), slot, prompt_ids, output_ids);
+Status Worker::reset_counts(std::span<const CountsReset> resets, ConstTensorView tokens) {
+  std::int64_t next = 0;
+  for (const CountsReset& reset : resets) {
+    const ConstTensorView prompt = tokens.slice(0, next, reset.prompt);
+    const ConstTensorView output = tokens.slice(0, next + reset.prompt, reset.output);
+    next += std::int64_t{reset.prompt} + reset.output;
+    KOHO_TRY(backend_->reset_counts(token_counts(), reset.batch_slot, prompt, output));
+  }
+  return {};
 }
 
 }  // namespace koho

@@ -26,6 +26,14 @@
 
 namespace koho {
 
+/// A batch slot's token counts begin anew: `prompt` tokens, then `output` tokens of
+/// StepInput::history_tokens.
+struct CountsReset {
+  std::int32_t batch_slot = 0;
+  std::int32_t prompt = 0;
+  std::int32_t output = 0;
+};
+
 /// One step as host arrays; meanings and shapes as in ops/batch.h and ops/backend.h.
 struct StepInput {
   std::span<const std::int32_t> token_ids;     // [T] id, or -1 - batch slot: what it sampled last
@@ -35,7 +43,11 @@ struct StepInput {
   std::span<const std::int32_t> context_lengths;  // [S]
   std::span<const std::int32_t> batch_slots;      // [S]
   std::int64_t decodes = 0;                       // the first sequences with one token row each
-  std::span<const std::int32_t> logit_rows;       // [R] ascending
+  // Data-parallel attention: the tokens of every rank, [ranks], equal on all of them, and whether
+  // each of those is a decode that is sampled. A device needs them.
+  std::span<const std::int64_t> rank_tokens{};
+  bool all_ranks_decode = false;
+  std::span<const std::int32_t> logit_rows;  // [R] ascending
   // [R] the batch slot whose last token each sampled row becomes; with sampling only
   std::span<const std::int32_t> sample_batch_slots;
   std::span<const SamplingRow> sampling;  // [R], or empty: no sampling, logits only
@@ -46,6 +58,8 @@ struct StepInput {
   std::span<const std::int32_t> page_table_updates;     // [C, 2] page_table_index(), page
   std::span<const std::int32_t> output_record_updates;  // [C, 2] output_record_index(), word
   std::span<const std::int32_t> page_copies;            // [C, 2] from, to
+  std::span<const CountsReset> counts_resets{};         // applied before the step samples
+  std::span<const std::int32_t> history_tokens{};       // theirs, in order; a context at most
 };
 
 /// Results of a step. Vectors keep their capacity from step to step.
@@ -55,7 +69,10 @@ struct StepOutput {
   std::vector<float> logprobs;        // [R], or empty if no row wants any
   std::vector<std::int32_t> top_ids;  // [R, kTopLogprobsMax]
   std::vector<float> top_logprobs;    // [R, kTopLogprobsMax]
-  ConstTensorView logits;             // [R, V] f32 on the device, until the next step
+  // [count, V] f32 on the device, until the next step: rows first_logits … of the R, which are all
+  // of them unless ranks cut the vocabulary.
+  ConstTensorView logits;
+  std::int64_t first_logits = 0;
 };
 
 /// Sizes of a worker.
@@ -106,11 +123,6 @@ class Worker {
     return static_cast<std::int32_t>(batch_slot * OutputRecord::kWords + word);
   }
 
-  /// Starts a penalty row: clears it, then counts the request's prompt and output so far.
-  Status start_counts(std::int64_t slot,
-                      std::span<const std::int32_t> prompt,
-                      std::span<const std::int32_t> output);
-
   /// Aborts: every rank's pending and later collectives fail with `unavailable`. Threads: any.
   void abort_collectives() { communicator_->give_up(); }
 
@@ -139,7 +151,7 @@ class Worker {
     Tensor packed;                  // a step's arrays, as they come from the host
     Tensor token_ids, page_tables;  // of the step, resolved
     Tensor batch_slot_pages, last_sampled, outputs;
-    Tensor masks, counts, count_nonzero, id_list;
+    Tensor masks, counts, count_nonzero;
     Tensor results;
   };
   /// The captured graphs of a pure decode step of `rows` rows.
@@ -156,10 +168,13 @@ class Worker {
     const DecodeGraph* decode_graph = nullptr;
     bool samples = false;
     bool logprobs = false;
-    ConstTensorView logits;
+    SampledLogits logits;
   };
 
   Worker() = default;
+  Status start(const ModelConfig& config,
+               const ModelSources& sources,
+               const WorkerSettings& settings);
   Status allocate(const WorkerSettings& settings);
   Status warm_up();
   Status capture_decode_graphs();
@@ -168,11 +183,20 @@ class Worker {
   /// Writes the step's arrays, padded to `shape`, to the in-flight buffer; enqueues their copy and
   /// the operators that precede the forward pass. Masks come later.
   Status upload(const StepInput& input, const StepShape& shape, InFlightStep& in_flight);
+  /// Enqueues the resets of token counts; `tokens` are the step's history tokens on the device.
+  Status reset_counts(std::span<const CountsReset> resets, ConstTensorView tokens);
   Status upload_masks(std::span<const std::uint32_t> masks, InFlightStep& in_flight);
   BatchSlotTables batch_slot_tables();
   Batch batch_of(const StepShape& shape, std::int64_t decodes);
-  Result<TensorView> forward(const StepShape& shape, const Batch& batch);
-  Status sample(const StepShape& shape, ConstTensorView logits);
+  /// Where each rank's rows lie among those of all, `tokens` on each, or as `rank_tokens` says;
+  /// empty without data-parallel attention.
+  std::span<const std::int64_t> row_starts(std::int64_t tokens,
+                                           std::span<const std::int64_t> rank_tokens);
+  Result<SampledLogits> forward(const StepShape& shape, const Batch& batch);
+  Status sample(const StepShape& shape, const SampledLogits& logits);
+  ResultLayout result_layout(std::int64_t rows) {
+    return ResultLayout(model_->collectives().padded_sampled_rows(rows));
+  }
   Status run_padding(const StepShape& shape, std::int64_t decodes);
 
   std::unique_ptr<Backend> backend_;
@@ -185,6 +209,7 @@ class Worker {
   Arrays arrays_;
   std::array<InFlightStep, kStepsInFlightMax> in_flight_;
   std::vector<DecodeGraph> decode_graphs_;  // ascending
+  std::vector<std::int64_t> row_starts_;    // of the latest step; Batch::row_starts
   StepShape last_shape_;                    // of the last step enqueued
   Batch last_batch_;
   Traffic last_traffic_;

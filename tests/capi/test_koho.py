@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -68,7 +69,7 @@ class Library(unittest.TestCase):
 
     def test_the_options_are_the_headers(self):
         struct = re.search(r"typedef struct EngineOptions \{(.*?)\} EngineOptions;", HEADER, re.DOTALL).group(1)
-        declared = re.findall(r"^\s+u?int32_t (\w+);", struct, re.MULTILINE)
+        declared = re.findall(r"^\s+(?:u?int32_t|const int32_t\*|const char\*) (\w+);", struct, re.MULTILINE)
         self.assertEqual(declared, [name for name, _ in library.EngineOptionsStruct._fields_])
 
     def test_the_numbers_of_infos_are_the_headers(self):
@@ -266,7 +267,7 @@ class KvAccounting(unittest.TestCase):
     def test_a_sequence_lies_on_one_rank_under_data_parallel_attention(self):
         config = str(ROOT / "tests" / "data" / "configs" / "glm-4.7.json")
         for attention, rank_tokens in (("tp", None), ("dp", 46016)):
-            line = self.inspect("--config", config, "--gpus", "8", "--attention", attention)["plan"][0]
+            line = self.inspect("--config", config, "--gpu", "H200", "--gpus", "8", "--attention", attention)["plan"][0]
             longest = rank_tokens or line["kv_tokens"]
             self.assertEqual(line["kv_tokens_of_a_sequence_max"], longest)
             self.assertEqual(line["kv_tokens"], longest * (8 if rank_tokens else 1))
@@ -384,6 +385,58 @@ class RunPy(unittest.TestCase):
                 code, line = self.last_line(*arguments, **options)
                 self.assertEqual(code, 1, line)
                 self.assertRegex(line, "^run.py: .*" + re.escape(says))
+
+
+def children():
+    """The living processes that this one has started."""
+    found = []
+    for place in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent = place.read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == os.getpid() and state not in "ZX":
+                found.append(int(place.parent.name))
+    return found
+
+
+@unittest.skipIf(GPUS, "on the CPU, where the tests know the answers of threads")
+class WorkerProcesses(unittest.TestCase):
+    def start(self, **options):
+        return Engine(MODEL, max_batch=4, max_seq=128, **options)
+
+    def test_answers_are_those_of_threads_and_outlive_a_killed_worker(self):
+        with self.start(num_ranks=2) as engine:
+            expected = [completion.token_ids for completion in engine.batch(PROMPTS, GREEDY)]
+        with self.start(num_ranks=2, executor="process", worker=os.environ["KOHO_BINARY"]) as engine:
+            workers = children()
+            self.assertEqual(len(workers), 2)
+            self.assertEqual([completion.token_ids for completion in engine.batch(PROMPTS, GREEDY)], expected)
+            stream = engine.stream(PROMPTS[0], GREEDY)
+            answer = [next(stream)]
+            os.kill(workers[1], signal.SIGKILL)
+            self.assertEqual(answer + list(stream), expected[0])
+            self.assertEqual([completion.token_ids for completion in engine.batch(PROMPTS, GREEDY)], expected)
+            self.assertFalse(set(workers) & set(children()))
+        self.assertEqual(children(), [])
+
+    def test_a_worker_outlives_the_thread_that_started_it(self):
+        made = []
+        thread = threading.Thread(
+            target=lambda: made.append(self.start(executor="process", worker=os.environ["KOHO_BINARY"])))
+        thread.start()
+        thread.join()
+        with made[0] as engine:
+            workers = children()
+            self.assertEqual(len(engine.generate(PROMPTS[0], GREEDY).token_ids), 16)
+            time.sleep(0.7)
+            self.assertEqual(children(), workers)
+
+    def test_options_that_make_no_sense_are_errors(self):
+        with self.assertRaises(ValueError):
+            self.start(executor="fibre")
+        for options in ({"executor": 7}, {"devices": [0]}, {"executor": "process", "worker": "/nowhere/koho"}):
+            with self.assertRaises(EngineError):
+                self.start(**options)
+        self.assertEqual(children(), [])
 
 
 if __name__ == "__main__":

@@ -59,6 +59,10 @@ TEST(CheckCommand, SaysItOnceAndExitsWithTheCode) {
     const Result<ModelFiles> files = open_model_files(directory.path());
     ASSERT_FALSE(files.ok());
     EXPECT_EQ(outcome.exit_code, error_code_info(files.error().code).exit_code);
+    if (image.files.empty()) {  // the command says what a model directory has
+      EXPECT_NE(outcome.errors.find(" has no config.json: koho reads"), std::string::npos);
+      continue;
+    }
     EXPECT_EQ(outcome.errors, "koho: error: " + files.error().message + "\n");
   }
 }

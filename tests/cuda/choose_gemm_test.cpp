@@ -49,6 +49,21 @@ TEST(ChooseGemm, RunsPrefillOnHopperWhereItKeepsItsClustersBusyElseCublasLt) {
   EXPECT_EQ(choose_gemm(qkv_of(256), kHopper), GemmKernel::cublaslt);
 }
 
+/// GLM-4.5-Air's, of 56 blocks of 256 rows: K is not split, and one token block is one wave.
+TEST(ChooseGemm, RunsPrefillWhereOneWaveTakesAWholeWeight) {
+  Gemm wide = qkv_of(129);
+  wide.rows = 14336;
+  wide.tiles = wide.rows / kTileRows;
+  wide.width_bytes = 4096;
+  for (const int tokens : {129, 192}) {
+    wide.tokens = tokens;
+    EXPECT_EQ(choose_gemm(wide, kHopper), GemmKernel::prefill_192) << tokens;
+  }
+  wide.tokens = 256;
+  EXPECT_EQ(choose_gemm(wide, kHopper), GemmKernel::cublaslt);
+  EXPECT_EQ(choose_gemm(wide, kHopperDeterministic), GemmKernel::prefill_192);
+}
+
 TEST(ChooseGemm, LeavesCublasLtOutUnderDeterministic) {
   for (const int tokens : {129, 256, 4096}) {
     EXPECT_EQ(choose_gemm(qkv_of(tokens), kHopperDeterministic), GemmKernel::prefill_128) << tokens;

@@ -59,22 +59,20 @@ TEST(GrammarLimits, AnUnsupportedKeywordIsRefusedWithItsPath) {
       {R"({"properties":{"b":{"type":"array","items":{"type":"number","multipleOf":0.5}}}})",
        "unsupported_schema: $.properties.b.items.multipleOf: multipleOf is not supported"},
       {R"({"$defs":{"d":{"type":"string","pattern":"a(?!b)c"}},"properties":{"a":{"$ref":"#/$defs/d"}}})",
-       "unsupported_schema: $.$defs.d.pattern: Lookahead assertion is not supported in regex"},
+       "unsupported_schema: $.$defs.d.pattern: look-around \"(?!\" is not supported"},
       {R"({"type":"array","items":{"type":"integer"},"uniqueItems":true})",
        "unsupported_schema: $: uniqueItems"},
-      {R"({"properties":{"a":{"not":{"type":"null"}}}})",
+      {R"({"properties":{"a":{"not":{"type":"string","minLength":2}}}})",
        "unsupported_schema: $.properties.a: not "},
       {R"({"if":{},"then":{}})", "unsupported_schema: $: if "},
       {R"({"type":"object","patternProperties":{"^a$":{}},"minProperties":2})",
        "unsupported_schema: $: minProperties above 1"},
       {R"({"items":{"type":"object","additionalProperties":{"type":"null"},"minProperties":2}})",
        "unsupported_schema: $.items: minProperties above 1"},
-      {R"({"allOf":[{"type":"string"},{"maxLength":3}]})", "unsupported_schema: $.allOf: "},
-      {R"({"minLength":3})", "unsupported_schema: $: minLength requires `type`"},
-      {R"({"anyOf":[{"type":"string"}],"maxLength":3})",
-       "unsupported_schema: $: maxLength together with anyOf"},
+      {R"({"allOf":[{"type":"string","pattern":"^a"},{"pattern":"b$"}]})",
+       "unsupported_schema: $.allOf: "},
       {R"({"type":"string","pattern":"^a","maxLength":3})", "unsupported_schema: $: "},
-      {R"({"type":"string","pattern":"(?=a)b"})", "unsupported_schema: $.pattern: Lookahead"},
+      {R"({"type":"string","pattern":"(?=a)b"})", "unsupported_schema: $.pattern: look-around"},
       {R"({"type":"string","pattern":"a^b"})", "unsupported_schema: $.pattern: Anchor '^' in the"},
   });
 }
@@ -120,7 +118,7 @@ TEST(GrammarLimits, AnUnsatisfiableSchemaIsRefused) {
 
 TEST(GrammarLimits, WhatAnInvalidGrammarHoldsDoesNotMakeItUnsatisfiable) {
   for (const char* word : {"unsatisfiable", "cannot accept", "greater than"}) {
-    const std::string cut = fmt::format("(?={})", word);
+    const std::string cut = fmt::format("({}", word);
     EXPECT_TRUE(refusal(Constraint::regex(cut)).starts_with("invalid_grammar: ")) << cut;
     const std::string rule = fmt::format("root ::= \"{}", word);
     EXPECT_TRUE(refusal(Constraint::ebnf(rule)).starts_with("invalid_grammar: ")) << rule;

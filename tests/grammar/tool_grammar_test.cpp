@@ -129,7 +129,8 @@ TEST(ToolGrammar, AnAnswerFollowsAFormatOrCallsTools) {
 TEST(ToolGrammar, AForcedCallOfANonStrictToolCompilesWithAnySchema) {
   struct Case {
     std::string parameters;
-    bool keeps_types;  // false: the arguments are free
+    bool keeps_types;     // false: the arguments are free
+    bool strict = false;  // a grammar can express all of it
   };
   const auto with = [](const std::string& a) {
     return R"({"type":"object","properties":{"a":)" + a +
@@ -138,14 +139,14 @@ TEST(ToolGrammar, AForcedCallOfANonStrictToolCompilesWithAnySchema) {
   const std::string body =
       R"("properties":{"a":{"type":"string"},"b":{"type":"integer"}},"required":["b"])";
   const std::vector<Case> cases{
-      {with(R"({"not":{}})"), true},
+      {with(R"({"not":{"type":"string","minLength":2}})"), true},
       {with(R"({"type":"array","items":{"type":"string"},"uniqueItems":true,"contains":{}})"),
        true},
-      {with(R"({"minimum":0})"), true},
+      {with(R"({"minimum":0})"), true, true},
       {with(R"({"type":"string","pattern":"^[a-z]+$","maxLength":20})"), true},
-      {with(R"({"type":"string","pattern":"^\\p{L}+$"})"), true},
+      {with(R"({"type":"string","pattern":"^\\p{L}+$"})"), true, true},
       {with(R"s({"type":"string","pattern":"^(?!x)"})s"), true},
-      {with(R"({"allOf":[{"type":"string"},{"minLength":1}]})"), true},
+      {with(R"({"allOf":[{"type":"string"},{"minLength":1}]})"), true, true},
       {with(R"({"oneOf":[{"type":"string"},{"type":"string","maxLength":3}]})"), true},
       {with(R"({"enum":["x","y z","y"],"type":"string","minLength":1})"), true},
       {with(R"({"type":"number","multipleOf":0.1})"), true},
@@ -153,15 +154,15 @@ TEST(ToolGrammar, AForcedCallOfANonStrictToolCompilesWithAnySchema) {
       {R"({"type":"object","anyOf":[{"required":["a"]},{"required":["b"]}],)" + body + "}", true},
       {with(R"({"$ref":"other.json"})"), false},
       {with(R"({"type":"objekt"})"), false},
-      {R"({"type":"object","allOf":[{)" + body + R"(},{"minProperties":1}]})", false},
-      {R"({"type":"object","anyOf":[{)" + body + R"(},{"type":"null"}]})", false}};
+      {R"({"type":"object","allOf":[{)" + body + R"(},{"minProperties":1}]})", true, true},
+      {R"({"type":"object","anyOf":[{)" + body + R"(},{"type":"null"}]})", true, true}};
   GrammarCompiler compiler(testing::tiny_tokenizer(), testing::tiny_tokenizer().vocab_size());
   for (const Case& one : cases)
     for (const bool exactly : {false, true}) {
       const auto asked = exactly ? Constraint::Calls::exactly_one : Constraint::Calls::at_least_one;
-      EXPECT_FALSE(
-          compiler.compile(Constraint::tool_calls({{"f", one.parameters, true}}, asked)).ok())
-          << one.parameters;
+      const bool strict =
+          compiler.compile(Constraint::tool_calls({{"f", one.parameters, true}}, asked)).ok();
+      EXPECT_EQ(strict, one.strict) << one.parameters;
       const auto grammar =
           compiler.compile(Constraint::tool_calls({{"f", one.parameters, false}}, asked));
       ASSERT_TRUE(grammar.ok()) << grammar.error().message << "\n" << one.parameters;
@@ -186,7 +187,7 @@ TEST(ToolGrammar, AForcedCallOfANonStrictToolCompilesWithAnySchema) {
     }
   // The error of a strict tool in the same request names that tool.
   const auto both = compiler.compile(
-      Constraint::tool_calls({{"f", cases[0].parameters, false}, {"g", cases[4].parameters, true}},
+      Constraint::tool_calls({{"f", cases[0].parameters, false}, {"g", cases[5].parameters, true}},
                              Constraint::Calls::at_least_one));
   ASSERT_FALSE(both.ok());
   EXPECT_NE(both.error().message.find(R"(tool "g": $.properties.a)"), std::string::npos)

@@ -18,7 +18,7 @@ bool matches(const std::string& pattern, const std::string& text) {
   PCRE2_SIZE offset = 0;
   const std::unique_ptr<pcre2_code, decltype(&pcre2_code_free)> code(
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                    PCRE2_UTF | PCRE2_DOLLAR_ENDONLY, &error, &offset, nullptr),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_DOLLAR_ENDONLY, &error, &offset, nullptr),
       pcre2_code_free);
   if (code == nullptr) return false;
   const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
@@ -68,7 +68,10 @@ class Validator {
 
   std::string check(const Value& schema, const Value& value) const {
     if (schema.boolean()) return *schema.boolean() ? "" : "nothing is valid";
-    if (const Value* ref = schema.find("$ref")) return check(*resolve(*ref->string()), value);
+    if (const Value* ref = schema.find("$ref"))
+      if (std::string wrong = check(*resolve(*ref->string()), value); !wrong.empty()) return wrong;
+    if (const Value* excluded = schema.find("not"); excluded && check(*excluded, value).empty())
+      return "is what it must not be";
     if (const Value* one = schema.find("const"); one != nullptr && !equal(*one, value))
       return "is not the const";
     if (const Value* list = schema.find("enum")) {
@@ -142,6 +145,10 @@ class Validator {
       return "has too few items";
     if (const Value* most = schema.find("maxItems"); most && size > *most->integer())
       return "has too many items";
+    if (const Value* unique = schema.find("uniqueItems"); unique && *unique->boolean())
+      for (std::size_t i = 0; i < array.size(); ++i)
+        for (std::size_t j = 0; j < i; ++j)
+          if (equal(array[i], array[j])) return "has an item twice";
     const Value* prefix = schema.find("prefixItems");
     const Value* items = schema.find("items");
     for (std::size_t i = 0; i < array.size(); ++i) {

@@ -124,7 +124,7 @@ constexpr ExpertLayer kExpertLayers[] = {
     {"GLM-4.7 sliced in eight", 5120, 192, 0, 12, 12, 8, false, 6},
     {"sliced in eight, entries of up to 32 tokens", 5120, 192, 0, 12, 12, 8, true, 41},
     {"sliced in four, the same", 5120, 384, 2, 9, 16, 8, false, 50},
-    {"one of eight ranks, the same", 5120, 1536, 3, 2, 12, 8, false, 45},
+    {"one of eight ranks, the same", 5120, 1536, 3, 2, 24, 8, false, 45},
     {"one of eight ranks, entries of up to 8 tokens", 5120, 1536, 3, 5, 40, 8, false, 16},
     {"the same, of 64 tokens", 5120, 1536, 3, 5, 160, 8, false, 64},
     {"the same, several entries an expert", 5120, 1536, 3, 5, 160, 8, false, 64, 12},

@@ -97,6 +97,9 @@ std::string compare_reference(const bench::SetEntriesOperands& operands,
 std::string compare_reference(const bench::CopyPagesOperands& operands,
                               const Results& results,
                               const OpCaseOptions& options);
+std::string compare_reference(const bench::CountSampledOperands& operands,
+                              const Results& results,
+                              const OpCaseOptions& options);
 std::string compare_reference(const bench::ResetCountsOperands& operands,
                               const Results& results,
                               const OpCaseOptions& options);

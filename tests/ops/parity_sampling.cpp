@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
-// sample and reset_counts against sampling/sampler.h, which defines them: ids and counts are equal,
-// log-probabilities are within f32.
+// SPDX-License-Identifier: Apache-2.0 sample, reset_counts and count_sampled against
+// sampling/sampler.h, which defines them: ids and counts are equal, log-probabilities are within
+// f32.
 #include <algorithm>
 #include <cmath>
 
@@ -115,6 +115,19 @@ std::string compare_reference(const bench::ResetCountsOperands& operands,
   bench::copy_row(bench::nonzero_of(counts), operands.slot, nonzero);
   return compare_bits("counts", results.at("counts.entries"), counts) +
          compare_bits("nonzero", results.at("counts.nonzero"), nonzero);
+}
+
+std::string compare_reference(const bench::CountSampledOperands& operands,
+                              const Results& results,
+                              const OpCaseOptions&) {
+  HostTensor counts = operands.counts;
+  for (std::size_t r = 0; r < operands.rows.size(); ++r) {
+    const std::int64_t slot = operands.rows[r].counts_slot;
+    if (slot >= 0 && operands.ids[r] >= 0)
+      ++counts.as<std::int32_t>()[slot * counts.shape[1] + operands.ids[r]];
+  }
+  return compare_bits("counts", results.at("counts.entries"), counts) +
+         compare_bits("nonzero", results.at("counts.nonzero"), bench::nonzero_of(counts));
 }
 
 }  // namespace koho::testing

@@ -120,7 +120,7 @@ TEST_F(RunCommand, StopsAtAGivenTokenId) {
 }
 
 TEST_F(RunCommand, TheSameSeedGivesTheSameTextAndAnotherOneAnother) {
-  const std::string prompt = "'Once upon a time' --max-tokens 40 --temperature 1.2 --seed ";
+  const std::string prompt = "--plain 'Once upon a time' --max-tokens 40 --temperature 1.2 --seed ";
   const std::string first = text(run(prompt + "7"));
   EXPECT_EQ(text(run(prompt + "7 --threads 1")), first) << "threads do not matter";
   EXPECT_NE(text(run(prompt + "8")), first);
@@ -279,7 +279,7 @@ TEST_F(RunCommand, AControlTokenThatTheTokenizerLacksIsAnErrorForChatsOnly) {
         std::string::npos)
         << arguments << ": " << ran.errors;
   }
-  EXPECT_EQ(koho("run --model lacking 'Once upon' --max-tokens 1").exit_code, 0);
+  EXPECT_EQ(koho("run --plain --model lacking 'Once upon' --max-tokens 1").exit_code, 0);
 }
 
 TEST_F(RunCommand, CheckReadsTheTokenizerToo) {
@@ -313,7 +313,10 @@ TEST_F(RunCommand, ALatencyBenchRefusesWhatItCannotMeasure) {
              "positions"},
         Case{"--context 131037", "--context (131037), --steps (32) and 4 steps"},
         Case{"--context 1 --steps 9223372036854775807", "--steps (9223372036854775807)"},
-        Case{"--prefill 131073", "--prefill (131073) exceeds the model's 131072 positions"},
+        Case{"--prefill 64,131073", "--prefill (131073) exceeds the model's 131072 positions"},
+        Case{"--mixed 131073", "--mixed (131073) exceeds the model's 131072 positions"},
+        Case{"--mixed 0", "--mixed"}, Case{"--ranks 2 --rank 2", "there is no rank 2 of 2"},
+        Case{"--experts half", "whole"},
         Case{"--bandwidth -3", "--bandwidth: expected a number above 0, found '-3'"},
         Case{"--bandwidth 0", "above 0, found '0'"},
         Case{"--bandwidth nan", "above 0, found 'nan'"},
@@ -324,6 +327,49 @@ TEST_F(RunCommand, ALatencyBenchRefusesWhatItCannotMeasure) {
     EXPECT_NE(ran.errors.find(wrong.says), std::string::npos) << ran.errors;
     EXPECT_EQ(ran.output, "") << wrong.arguments;
   }
+}
+
+TEST_F(RunCommand, ALatencyBenchRefusesACutThatTheModelDoesNotHave) {
+  const Ran ran = koho("bench latency --device cpu --ranks 3 --rank 1 --model " + kModel);
+  EXPECT_EQ(ran.exit_code, 5);
+  EXPECT_NE(ran.errors.find("3 ranks cannot divide 16 query heads evenly"), std::string::npos)
+      << ran.errors;
+}
+
+/// A rank alone: its file says which one of how many, that links are not in its times, and what
+/// they would take: 10 all-reduces (2 of each layer), each as long as the smallest of 4 GPUs.
+TEST_F(RunCommand, ALatencyBenchMeasuresOneRankAlone) {
+  const std::string latency =
+      "bench latency --device cpu --context 8 --steps 2 --prefill 0 --batch 1 --model " + kModel;
+  for (const std::string experts : {"whole", "sliced"}) {
+    const Ran ran = koho(latency + " --ranks 4 --rank 2 --out rank.json --experts " + experts);
+    ASSERT_EQ(ran.exit_code, 0) << ran.errors;
+    EXPECT_NE(ran.output.find("not in this step: 10 all-reduces between GPUs, 0.023 ms (one-shot, "
+                              "4 NVIDIA H200, 2026-11-20)"),
+              std::string::npos)
+        << ran.output;
+    const Result<json::Value> file = json::parse(read("rank.json"));
+    ASSERT_TRUE(file.ok());
+    const std::string text = read("rank.json");
+    EXPECT_NE(text.find("\"ranks\": 4, \"rank\": 2, \"experts\": \"" + experts +
+                        "\", \"links\": \"excluded\""),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("\"links_us\":23.0"), std::string::npos) << text;
+    EXPECT_EQ(text.find("experts_of_ranks") != std::string::npos, experts == "whole");
+  }
+}
+
+TEST_F(RunCommand, ALatencyBenchRunsAllRanksTogether) {
+  const Ran ran = koho(
+      "bench latency --device cpu --context 8 --steps 2 --prefill 16 --batch 1,3 --ranks 2 "
+      "--no-classes --out ranks.json --model " +
+      kModel);
+  ASSERT_EQ(ran.exit_code, 0) << ran.errors;
+  EXPECT_EQ(ran.output.find("not in this step"), std::string::npos) << ran.output;
+  const std::string text = read("ranks.json");
+  EXPECT_NE(text.find("\"ranks\": 2, \"rank\": 0"), std::string::npos) << text;
+  EXPECT_NE(text.find("\"links\": \"measured\""), std::string::npos) << text;
 }
 
 TEST_F(RunCommand, ACheckpointRefusesTheFlagsOfSyntheticWeights) {
@@ -419,6 +465,27 @@ TEST_F(RunCommand, ABenchsFileSaysWhatWasMeasuredAndHowToRepeatIt) {
   // What was not counted is not in the file.
   EXPECT_EQ(file->find("rows")->array()->front().find("distinct_experts"), nullptr);
   EXPECT_NE(koho(command + " --out nowhere/bench.json").exit_code, 0);
+}
+
+TEST_F(RunCommand, ALatencyBenchTimesEachPromptAloneAndBesideEachBatch) {
+  const std::string command = "bench latency --model " + kModel +
+                              " --device cpu --batch 1,3 --context 16 --prefill 8,70 --mixed 5,70"
+                              " --steps 2 --no-classes";
+  const Ran ran = koho(command + " --out bench.json");
+  ASSERT_EQ(ran.exit_code, 0) << ran.errors;
+  const Result<json::Value> file = json::parse(read("bench.json"));
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  std::string steps;
+  for (const json::Value& row : *file->find("rows")->array()) {
+    const json::Value& shape = *row.find("shape");
+    steps += *row.find("op")->string();
+    for (const char* size : {"batch", "tokens"})
+      steps += " " + std::to_string(shape.find(size)->integer().value_or(0));
+    steps += ", ";
+  }
+  EXPECT_EQ(steps,
+            "step_decode 1 1, step_decode 3 3, step_prefill 1 8, step_prefill 1 70, "
+            "step_mixed 2 6, step_mixed 2 71, step_mixed 4 8, step_mixed 4 73, ");
 }
 
 }  // namespace

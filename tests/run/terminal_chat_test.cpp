@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interactive chat of `koho run` on a pseudo-terminal.
+// The program on a pseudo-terminal: the chat and its line editor, answers, progress bars, Ctrl-C.
 #include <chrono>
+#include <cstdlib>
 #include <poll.h>
 #include <pty.h>
 #include <string>
@@ -10,6 +11,9 @@
 
 #include <gtest/gtest.h>
 
+#include "base/mapped_file.h"
+#include "tests/support/temporary_directory.h"
+
 namespace koho::testing {
 namespace {
 
@@ -17,15 +21,17 @@ constexpr const char* kModel = KOHO_SOURCE_DIR "/models/tiny";
 constexpr const char* kInterrupt = "\x03";  // Ctrl-C
 constexpr const char* kEnd = "\x04";        // Ctrl-D
 
-/// `koho run` on its own pseudo-terminal.
+/// A command of koho on its own pseudo-terminal of 100 columns.
 class TerminalChat {
  public:
-  explicit TerminalChat(std::vector<const char*> flags) {
-    std::vector<const char*> arguments{KOHO_BINARY, "run", "--model", kModel, "--device", "cpu"};
+  explicit TerminalChat(std::vector<const char*> flags, const char* command = "run") {
+    std::vector<const char*> arguments{KOHO_BINARY, command, "--model", kModel, "--device", "cpu"};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     arguments.push_back(nullptr);
-    child_ = forkpty(&terminal_, nullptr, nullptr, nullptr);
+    const winsize size{.ws_row = 40, .ws_col = 100, .ws_xpixel = 0, .ws_ypixel = 0};
+    child_ = forkpty(&terminal_, nullptr, nullptr, &size);
     if (child_ != 0) return;
+    setenv("TERM", "xterm", 1);
     execv(KOHO_BINARY, const_cast<char* const*>(arguments.data()));
     _exit(127);
   }
@@ -113,6 +119,115 @@ TEST(TerminalChat, CtrlCStopsTheAnswerAndNotTheChat) {
   ASSERT_TRUE(chat.sees("> ")) << chat.screen();
   chat.type(kEnd);
   EXPECT_EQ(chat.exit_code(), 0);
+}
+
+TEST(TerminalChat, AtThePromptCtrlCLeavesTheSecondTime) {
+  TerminalChat chat({"--history", "none"}, "chat");
+  ASSERT_TRUE(chat.sees("/help")) << chat.screen();
+  ASSERT_TRUE(chat.sees("> ")) << chat.screen();
+  chat.type("half a line");
+  ASSERT_TRUE(chat.sees("line")) << chat.screen();
+  chat.type(kInterrupt);
+  ASSERT_TRUE(chat.sees("Ctrl-C again leaves")) << chat.screen();
+  ASSERT_TRUE(chat.sees("> ")) << chat.screen();
+  chat.type(kInterrupt);
+  EXPECT_EQ(chat.exit_code(), 130) << chat.screen();
+}
+
+TEST(TerminalChat, CtrlCStopsTheAnswerAndThenTheProgram) {
+  TerminalChat chat({"--history", "none", "--no-thinking", "--ignore-eos"}, "chat");
+  ASSERT_TRUE(chat.sees("> ")) << chat.screen();
+  chat.type("Hello\n");
+  ASSERT_TRUE(chat.sees("e")) << chat.screen();
+  ASSERT_TRUE(chat.sees("e")) << "the answer has begun: " << chat.screen();
+  chat.type(kInterrupt);
+  ASSERT_TRUE(chat.sees("generated")) << chat.screen();
+  ASSERT_TRUE(chat.sees("> ")) << chat.screen();
+  chat.type(kInterrupt);
+  EXPECT_EQ(chat.exit_code(), 130) << chat.screen();
+}
+
+TEST(TerminalChat, KeepsItsHistoryForTheArrowKeys) {
+  const TemporaryDirectory directory;
+  const std::string file = (directory.path() / "history").string();
+  for (int run = 0; run < 2; ++run) {
+    TerminalChat chat({"--history", file.c_str(), "--temperature", "0"}, "chat");
+    ASSERT_TRUE(chat.sees("> ")) << chat.screen();
+    // The second time the arrow brings back what was typed the first time.
+    chat.type(run == 0 ? "What is the capital of France?\n" : "\x1b[A\n");
+    ASSERT_TRUE(chat.sees("Paris")) << chat.screen();
+    ASSERT_TRUE(chat.sees("[12 prompt tokens")) << chat.screen();
+    ASSERT_TRUE(chat.sees("> ")) << chat.screen();
+    chat.type(kEnd);
+    EXPECT_EQ(chat.exit_code(), 0);
+  }
+}
+
+TEST(TerminalChat, APastedBlockIsOneMessageAndLettersAreUtf8) {
+  const TemporaryDirectory directory;
+  const std::string file = (directory.path() / "talk.json").string();
+  TerminalChat chat({"--history", "none", "--max-tokens", "2"}, "chat");
+  ASSERT_TRUE(chat.sees("\x1b[?2004h"))
+      << "the terminal is asked to bracket pastes: " << chat.screen();
+  chat.type("\x1b[200~first\rsecond\x1b[201~ k\xc3\xb3h\xc3\xb3\n");
+  ASSERT_TRUE(chat.sees("2 generated")) << chat.screen();
+  ASSERT_TRUE(chat.sees("> ")) << chat.screen();
+  chat.type("/save " + file + "\n");
+  ASSERT_TRUE(chat.sees("2 messages in")) << chat.screen();
+  const Result<std::string> saved = read_file(file, 1U << 20U);
+  ASSERT_TRUE(saved.ok());
+  EXPECT_NE(saved->find("\"content\":\"first\\nsecond k\xc3\xb3h\xc3\xb3\""), std::string::npos)
+      << *saved;
+  chat.type(kEnd);
+  EXPECT_EQ(chat.exit_code(), 0);
+}
+
+TEST(TerminalChat, ColoursMarkdownAndCode) {
+  TerminalChat chat({"--history", "none", "--no-thinking", "--regex",
+                     "# Title\n\\*\\*bold\\*\\* `code`\n```python\nreturn 42 # why\n```\n"},
+                    "chat");
+  ASSERT_TRUE(chat.sees("> ")) << chat.screen();
+  chat.type("Hi\n");
+  for (const char* part : {"\x1b[1;36m# Title", "\x1b[1m**bold**", "\x1b[36m`code`", "```python",
+                           "\x1b[34mreturn\x1b[0m", "\x1b[33m42\x1b[0m", "\x1b[2m# why", "```"})
+    ASSERT_TRUE(chat.sees(part)) << part << ": " << chat.screen();
+  ASSERT_TRUE(chat.sees("generated")) << chat.screen();
+  ASSERT_TRUE(chat.sees("> ")) << chat.screen();
+  chat.type(kEnd);
+  EXPECT_EQ(chat.exit_code(), 0);
+}
+
+TEST(TerminalAnswer, NoColorMeansNone) {
+  setenv("NO_COLOR", "1", 1);
+  TerminalChat answer({"What is the capital of France?", "--temperature", "0"});
+  unsetenv("NO_COLOR");
+  EXPECT_TRUE(answer.sees("<think>The capital of France is Paris.</think>")) << answer.screen();
+  EXPECT_EQ(answer.exit_code(), 0);
+  EXPECT_EQ(answer.screen().find("\x1b["), std::string::npos) << answer.screen();
+}
+
+TEST(TerminalProgress, BenchAndBatchDrawABarWithRateAndTimeLeft) {
+  {
+    TerminalChat bench({"--duration", "2", "--concurrency", "2", "--gen-len", "8"}, "bench");
+    for (const char* part : {"bench ", "\xe2\x96\x88", " % \xc2\xb7 ", " tok/s", " left"})
+      ASSERT_TRUE(bench.sees(part)) << part << ": " << bench.screen();
+    EXPECT_TRUE(bench.sees("Output token throughput")) << bench.screen();
+    EXPECT_EQ(bench.exit_code(), 0);
+  }
+  const TemporaryDirectory directory;
+  const std::string in = (directory.path() / "in.jsonl").string();
+  std::string lines;
+  for (int i = 0; i < 64; ++i)
+    lines += "{\"id\":" + std::to_string(i) +
+             R"(,"prompt":"Once","max_tokens":60,"ignore_eos":true})"
+             "\n";
+  write_file(in, lines);
+  const std::string out = (directory.path() / "out.jsonl").string();
+  TerminalChat batch({in.c_str(), out.c_str(), "--concurrency", "2", "--threads", "1"}, "batch");
+  for (const char* part : {"batch ", " answered", " running", " tok/s"})
+    ASSERT_TRUE(batch.sees(part)) << part << ": " << batch.screen();
+  EXPECT_TRUE(batch.sees("64 answered, 0 refused")) << batch.screen();
+  EXPECT_EQ(batch.exit_code(), 0);
 }
 
 TEST(TerminalAnswer, CtrlCEndsItWithAnExitCode) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// /v1/messages and /v1/responses as coding agents use them, exact replay, /debug/cache, the
-// dashboard: the requests of clients.py without the official clients.
+// /v1/messages and /v1/responses as coding agents use them, exact replay, /debug/cache:
+// the requests of clients.py without the official clients.
 #include <algorithm>
 #include <string>
 #include <tuple>
@@ -442,36 +442,6 @@ TEST(DebugCache, TellsWhereAPromptDiffers) {
   EXPECT_NE(text_at(report, "first_difference.here.text").find("owl"), std::string::npos)
       << chat::dump_json(report);
   EXPECT_EQ(get(shared_server().port(), "/debug/cache/none").status, 404);
-}
-
-TEST(Dashboard, IsOnePageWithoutExternalFiles) {
-  const Reply page = get(shared_server().port(), "/ui");
-  ASSERT_EQ(page.status, 200);
-  EXPECT_TRUE(page.body.starts_with("<!DOCTYPE html>"));
-  EXPECT_TRUE(page.body.ends_with("</html>\n"));
-  for (const char* external : {" src=", "url(", "@import", "<link", "//cdn"})
-    EXPECT_EQ(page.body.find(external), std::string::npos) << external;
-}
-
-TEST(Dashboard, IsFedUntilItsReaderLeaves) {
-  ask("/v1/completions", R"({"model":"tiny","prompt":"Once","max_tokens":2})");
-  const std::uint64_t disconnects = shared_server().counters().disconnects.load();
-  {
-    Client client(shared_server().port());
-    ASSERT_TRUE(client.send("GET /ui/events HTTP/1.1\r\nHost: localhost\r\n\r\n"));
-    ASSERT_TRUE(client.read_until("}\n\n"));
-    const std::size_t first = client.pending().find("data: ");
-    const std::size_t length = client.pending().find("\n\n") - first - 6;
-    EXPECT_NE(client.pending().find("Content-Type: text/event-stream"), std::string::npos);
-    const Json json = *chat::parse_json(client.pending().substr(first + 6, length));
-    EXPECT_EQ(number_at(json, "tokens_per_page"), 64);
-    EXPECT_EQ(at(json, "ttft.counts").items.size(), 23U);
-    EXPECT_GE(at(json, "steps").items.size(), 1U);
-    while (client.pending().find("data: ", first + 6) == std::string::npos)
-      ASSERT_TRUE(client.read_more());
-  }
-  EXPECT_TRUE(shared_server().becomes_idle());
-  EXPECT_EQ(shared_server().counters().disconnects.load(), disconnects);  // no answer was cut off
 }
 
 }  // namespace

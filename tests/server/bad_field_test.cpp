@@ -16,7 +16,7 @@ namespace koho::server {
 namespace {
 
 TEST(BadInput, ChecksMaxTokens) {
-  for (const char* value : {"-1", "1e99", "\"5\"", "1.5", "true", "[]"})
+  for (const char* value : {"-2", "1e99", "\"5\"", "1.5", "true", "[]"})
     refuse_both(std::string("\"max_tokens\":") + value, "max_tokens");
   refuse(Api::chat, R"("max_tokens":0)", 400, "max_tokens");
   refuse(Api::chat, R"("max_completion_tokens":0)", 400, "max_completion_tokens");

@@ -141,7 +141,9 @@ TEST(BadInput, RefusesUnknownModels) {
   for (const Api api : kBoth) {
     refuse(api, R"("model":7)", 400, "model");
     refuse(api, R"("model":"unknown")", 404, "model", "model_not_found");
-    refuse_body(api, R"({"prompt":"a","messages":[]})", 400, "model", "");
+    // A missing model is the served one: the next field is at fault.
+    refuse_body(api, R"({"prompt":7,"messages":[]})", 400, api == Api::chat ? "messages" : "prompt",
+                api == Api::chat ? "" : "invalid_prompt");
   }
 }
 
@@ -287,7 +289,8 @@ TEST(BadInput, EndsARequestAtItsTimeout) {
     const Reply whole =
         post(shared_server().port(), path_of(api),
              body_with(api, R"("timeout":0.000001,"max_tokens":500,"ignore_eos":true)"));
-    expect_error(whole, 503, "", "timeout", "deadline");
+    expect_error(whole, 408, "", "timeout", "deadline");
+    EXPECT_EQ(whole.fields.at("x-should-retry"), "false");
     const Reply stream = post(
         shared_server().port(), path_of(api),
         body_with(api, R"("timeout":0.000001,"max_tokens":500,"ignore_eos":true,"stream":true)"));
@@ -298,7 +301,7 @@ TEST(BadInput, EndsARequestAtItsTimeout) {
       EXPECT_EQ(events.back(), "[DONE]");
       EXPECT_EQ(text_at(*chat::parse_json(events[events.size() - 2]), "error.code"), "timeout");
     } else {
-      expect_error(stream, 503, "", "timeout", "deadline");
+      expect_error(stream, 408, "", "timeout", "deadline");
     }
     expect_alive(api);
   }

@@ -366,12 +366,12 @@ class Curl(unittest.TestCase):
 
 
 @contextlib.contextmanager
-def server(koho, model):
+def server(koho, model, *flags):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     process = subprocess.Popen([koho, "serve", "--model", model, "--host", "127.0.0.1", "--port", str(port),
-                                "--served-model-name", "tiny"],
+                                "--served-model-name", "tiny", *flags],
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:

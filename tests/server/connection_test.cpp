@@ -230,7 +230,9 @@ TEST(Connection, SlowRequestsAreRefused) {
   EXPECT_EQ(head.read_reply()->status, 408);
   EXPECT_TRUE(head.sees_end());
   Client body(server.port());
-  body.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n{");
+  body.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+      "application/json\r\nContent-Length: 100000\r\n\r\n{");
   EXPECT_EQ(body.read_reply()->status, 408);
   Client idle(server.port());
   EXPECT_TRUE(idle.sees_end());

@@ -77,7 +77,8 @@ TEST(Connection, AnswersExpect100Continue) {
   Client client(shared_server().port());
   const std::string body = R"({"model":"tiny","prompt":"hi","max_tokens":2})";
   client.send(
-      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-Continue\r\n"
+      "Content-Type: application/json\r\n"
       "Content-Length: " +
       std::to_string(body.size()) + "\r\n\r\n");
   ASSERT_TRUE(client.read_until("100 Continue\r\n\r\n"));
@@ -98,7 +99,7 @@ TEST(Connection, RefusesOtherProtocols) {
     EXPECT_TRUE(client.sees_end());
   }
   expect_refusal("GET /health\r\n", 400);
-  expect_refusal("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400);
+  expect_refusal("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505);
   expect_refusal(std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11), 400);
   expect_refusal("GET /health HTTP/3\r\n\r\n", 400);
 }
@@ -107,8 +108,9 @@ TEST(Connection, EndsAnHttp10StreamWithTheConnection) {
   Client client(shared_server().port());
   const std::string body =
       R"({"model":"tiny","prompt":"hi","max_tokens":4,"ignore_eos":true,"stream":true})";
-  client.send("POST /v1/completions HTTP/1.0\r\nContent-Length: " + std::to_string(body.size()) +
-              "\r\n\r\n" + body);
+  client.send(
+      "POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body);
   const std::optional<Reply> reply = client.read_reply();
   ASSERT_TRUE(reply);
   EXPECT_FALSE(reply->fields.contains("transfer-encoding"));
@@ -214,7 +216,8 @@ TEST(Connection, BodiesMayArriveInChunksAndSingleBytes) {
   Client client(shared_server().port());
   const std::string body = R"({"model":"tiny","prompt":"hi","max_tokens":2})";
   std::string request =
-      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+      "Transfer-Encoding: chunked\r\n\r\n";
   for (const char c : body) request += std::string("1\r\n") + c + "\r\n";
   request += "0\r\n\r\n";
   for (const char c : request) ASSERT_TRUE(client.send({&c, 1}));

@@ -263,6 +263,64 @@ TEST(Operations, RendersWithoutGenerating) {
             text_at(rendered.json(), "prompt_token_ids"));
 }
 
+TEST(Operations, AMissingModelIsTheServedOneAndMinusOneIsAsManyAsFit) {
+  const std::uint16_t port = shared_server().port();
+  for (const auto& [path, body] :
+       {std::pair<std::string, std::string>("/v1/chat/completions",
+                                            R"("messages":[{"role":"user","content":"hi"}])"),
+        {"/v1/completions", R"("prompt":"Once upon a time")"},
+        {"/v1/responses", R"("input":"hi")"},
+        {"/v1/messages", R"("max_tokens":9,"messages":[{"role":"user","content":"hi"}])"}})
+    for (const char* model : {"", R"(,"model":null)"})
+      EXPECT_EQ(post(port, path, "{" + body + model + "}").status, 200) << path << model;
+  // Unasked a completion has 16 tokens; -1 and null are as many as fit, here until the model stops.
+  const auto tokens = [port](const std::string& more) {
+    const Reply reply = post(port, "/v1/completions",
+                             R"({"prompt":"Once upon a time","temperature":0)" + more + "}");
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return std::stoi(text_at(reply.json(), "usage.completion_tokens"));
+  };
+  EXPECT_EQ(tokens(""), 16);
+  EXPECT_GT(tokens(R"(,"max_tokens":-1)"), 16);
+  EXPECT_EQ(tokens(R"(,"max_tokens":null)"), tokens(R"(,"max_tokens":-1)"));
+}
+
+TEST(Operations, AnswersLlamaCppsClients) {
+  const std::uint16_t port = shared_server().port();
+  const Reply whole =
+      post(port, "/completion", R"({"prompt":"Once upon a time","n_predict":5,"temperature":0})");
+  EXPECT_EQ(whole.status, 200) << whole.body;
+  EXPECT_EQ(text_at(whole.json(), "stop"), "true");
+  EXPECT_EQ(text_at(whole.json(), "stop_type"), "limit");
+  EXPECT_EQ(text_at(whole.json(), "tokens_predicted"), "5");
+  EXPECT_EQ(text_at(whole.json(), "timings.predicted_n"), "5");
+  const std::string content = text_at(whole.json(), "content");
+  EXPECT_FALSE(content.empty());
+  const Reply stream =
+      post(port, "/completion",
+           R"({"prompt":"Once upon a time","n_predict":5,"temperature":0,"stream":true})");
+  std::string joined;
+  for (const std::string& event : stream.events())
+    joined += text_at(*chat::parse_json(event), "content");
+  EXPECT_EQ(joined, content);
+  EXPECT_NE(stream.events().back().find(R"("stop":true)"), std::string::npos);
+  const Reply number =
+      post(port, "/completion",
+           R"({"prompt":"A number: ","temperature":0,"json_schema":{"type":"integer"}})");
+  EXPECT_EQ(text_at(number.json(), "content").find_first_not_of("-0123456789"), std::string::npos)
+      << number.body;
+  EXPECT_EQ(post(port, "/completion", R"({"prompt":"a","n_predict":-2})").status, 400);
+  EXPECT_EQ(post(port, "/completion", R"({"prompt":["a","b"],"n_predict":1})").status, 400);
+  const Reply props = get(port, "/props");
+  EXPECT_EQ(text_at(props.json(), "total_slots"),
+            text_at(get(port, "/server_info").json(), "max_num_seqs"));
+  EXPECT_EQ(text_at(props.json(), "default_generation_settings.n_ctx"),
+            text_at(get(port, "/server_info").json(), "max_model_len"));
+  const Reply slots = get(port, "/slots");
+  EXPECT_EQ(std::to_string(slots.json().items.size()), text_at(props.json(), "total_slots"));
+  EXPECT_EQ(text_at(slots.json(), "1.id"), "1");
+}
+
 TEST(Operations, GeneratesFromIdsToIds) {
   const std::uint16_t port = shared_server().port();
   const Reply whole = post(
@@ -300,13 +358,13 @@ TEST(Operations, GeneratesFromIdsToIds) {
   // Errors have the field names of the request.
   for (const auto& [fields, param] :
        {std::pair{R"("sampling_params":7)", "sampling_params"},
-        std::pair{R"("sampling_params":{"max_new_tokens":-1})", "sampling_params.max_new_tokens"},
+        std::pair{R"("sampling_params":{"max_new_tokens":-2})", "sampling_params.max_new_tokens"},
         std::pair{R"("sampling_params":{"temperature":9})", "sampling_params.temperature"},
         std::pair{R"("sampling_params":{"stop_regex":"a"})", "sampling_params.stop_regex"},
         std::pair{R"("temperature":0,"sampling_params":{"temperature":0})",
                   "sampling_params.temperature"},
         std::pair{R"("input_ids":[1])", "input_ids"},
-        std::pair{R"("max_new_tokens":-1)", "max_new_tokens"}}) {
+        std::pair{R"("max_new_tokens":-2)", "max_new_tokens"}}) {
     const Reply refused = post(port, "/generate", R"({"text":"a",)" + std::string(fields) + "}");
     EXPECT_EQ(refused.status, 400) << fields;
     EXPECT_EQ(text_at(refused.json(), "error.param"), param) << refused.body;

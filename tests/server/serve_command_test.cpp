@@ -32,8 +32,10 @@ TEST(ServeCommand, ServesAndDrains) {
   Client client(port);
   const std::string body =
       R"({"model":"tiny","prompt":"a","max_tokens":100,"ignore_eos":true,"stream":true})";
-  ASSERT_TRUE(client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
-                          std::to_string(body.size()) + "\r\n\r\n" + body));
+  ASSERT_TRUE(
+      client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                  "application/json\r\nContent-Length: " +
+                  std::to_string(body.size()) + "\r\n\r\n" + body));
   ASSERT_TRUE(client.read_until("data: "));
   process.signal(SIGTERM);
   const std::optional<Reply> reply = client.read_reply();
@@ -47,6 +49,46 @@ TEST(ServeCommand, ServesAndDrains) {
   EXPECT_NE(output.find(R"("completion_tokens":100)"), std::string::npos) << output;
 }
 
+TEST(ServeCommand, TellsItsAddressesAndALineToTry) {
+  Process process(serving({"--log-format", "text"}));
+  const std::uint16_t port = process.ready_port();
+  ASSERT_NE(port, 0) << process.output();
+  const std::string url = "http://127.0.0.1:" + std::to_string(port);
+  while (process.output().find("\n  try ") == std::string::npos) usleep(1000);
+  const std::string output = process.output();
+  EXPECT_NE(output.find("  API   " + url + "/v1"), std::string::npos) << output;
+  EXPECT_NE(output.find("  page  " + url + "/ui\n"), std::string::npos) << output;
+  // The line to try works as it stands.
+  const std::size_t curl = output.find("curl ");
+  ASSERT_NE(curl, std::string::npos) << output;
+  const std::string line = output.substr(curl, output.find('\n', curl) - curl);
+  EXPECT_NE(line.find(url + "/v1/chat/completions "), std::string::npos) << line;
+  const std::size_t body = line.find("-d '") + 4;
+  const Reply reply =
+      post(port, "/v1/chat/completions", line.substr(body, line.rfind('\'') - body));
+  EXPECT_EQ(reply.status, 200) << reply.body;
+}
+
+TEST(ServeCommand, LogsItsThroughputWhileItIsBusy) {
+  Process process(serving({"--log-stats-interval", "1"}));
+  const std::uint16_t port = process.ready_port();
+  ASSERT_NE(port, 0) << process.output();
+  EXPECT_NE(process.output().find(R"("page":"http://127.0.0.1:)"), std::string::npos)
+      << process.output();
+  Client client(port);
+  ASSERT_TRUE(client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+                          std::to_string(std::string(kEndless).size()) + "\r\n\r\n" + kEndless));
+  for (int i = 0; i < 30'000 && process.output().find("running 1,") == std::string::npos; ++i)
+    usleep(2000);
+  const std::string output = process.output();
+  const std::size_t at = output.find("running 1, waiting 0; prefill ");
+  ASSERT_NE(at, std::string::npos) << output;
+  const std::string line = output.substr(at, output.find('"', at) - at);
+  for (const char* part : {" tok/s, decode ", "cache hits ", "KV cache "})
+    EXPECT_NE(line.find(part), std::string::npos) << line;
+  EXPECT_EQ(line.find("decode 0 tok/s"), std::string::npos) << line;
+}
+
 TEST(ServeCommand, LogsHowRequestsEnded) {
   Process process(serving({"--shutdown-timeout", "0"}));
   const std::uint16_t port = process.ready_port();
@@ -55,8 +97,10 @@ TEST(ServeCommand, LogsHowRequestsEnded) {
       R"({"model":"tiny","prompt":"a","max_tokens":2000,"ignore_eos":true,"stream":true,"user":"u7",)";
   const auto send = [&](Client& client, const std::string& name) {
     const std::string body = endless + R"("request_id":")" + name + "\"}";
-    return client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
-                       std::to_string(body.size()) + "\r\n\r\n" + body) &&
+    return client.send(
+               "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+               "application/json\r\nContent-Length: " +
+               std::to_string(body.size()) + "\r\n\r\n" + body) &&
            client.read_until("data: ", 2);
   };
   const auto expect = [&](const std::string& name, std::initializer_list<const char*> parts) {
@@ -177,6 +221,16 @@ TEST(ServeCommand, ReadsItsKeysAgainAtSighup) {
   reload("SIGHUP: the API keys are unchanged: cannot open " + path);
   EXPECT_EQ(status("new-key"), 200);
   EXPECT_EQ(status(""), 401);
+  // The same file with limits.
+  write(R"({"keys": [{"key": "new-key", "tokens_per_minute": 7}, {"key": "both", "limit": 1}]})");
+  reload("SIGHUP: the API keys are unchanged: " + path + ": keys[1].limit is unknown");
+  write(R"({"keys": [{"key": "new-key", "tokens_per_minute": 7}]})");
+  reload("SIGHUP: 2 API keys are in use now");
+  EXPECT_EQ(status("both"), 401);
+  const Reply limited = post(port, "/v1/completions", R"({"model":"tiny","prompt":[5,6]})",
+                             "Authorization: Bearer new-key\r\n");
+  EXPECT_EQ(limited.status, 200);
+  EXPECT_EQ(limited.fields.at("x-ratelimit-limit-tokens"), "7");
   EXPECT_EQ(process.output().find("new-key"), std::string::npos);
   process.signal(SIGTERM);
   EXPECT_EQ(process.wait(), 0) << process.output();
@@ -232,8 +286,10 @@ TEST(ServeCommand, ASecondSignalEndsItAtOnce) {
   ASSERT_NE(port, 0) << process.output();
   Client client(port);
   const std::string body = kEndless;
-  ASSERT_TRUE(client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
-                          std::to_string(body.size()) + "\r\n\r\n" + body));
+  ASSERT_TRUE(
+      client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                  "application/json\r\nContent-Length: " +
+                  std::to_string(body.size()) + "\r\n\r\n" + body));
   ASSERT_TRUE(client.read_until("data: "));
   process.signal(SIGTERM);
   while (get(port, "/readyz").status != 503) usleep(1000);
@@ -339,7 +395,7 @@ TEST(ServeCommand, AWallClockThatJumpsMovesNoTimer) {
   const Reply late =
       post(port, "/v1/completions",
            R"({"model":"tiny","prompt":"a","max_tokens":2000,"ignore_eos":true,"timeout":0.01})");
-  EXPECT_EQ(late.status, 503) << late.body;
+  EXPECT_EQ(late.status, 408) << late.body;
   EXPECT_EQ(idle.get("/livez")->status, 200);
   process.signal(SIGTERM);
   EXPECT_EQ(process.wait(), 0) << process.output();

@@ -44,6 +44,7 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
+  pid_t pid() const { return process_; }
   void signal(int number) { kill(process_, number); }
   /// CPU seconds of all threads so far.
   double cpu_s() const {

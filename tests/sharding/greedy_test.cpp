@@ -4,9 +4,14 @@
 // are closer than the rounding noise there. Under tensor parallelism FP8 activations are quantised
 // from a rank's own columns, so the FP8 values, and with them the choice between two near logits,
 // depend on the number of ranks.
+//
+// On the CPU, or with KOHO_TEST_DEVICES=0 on GPU 0 and with KOHO_TEST_DEVICES=0,1,2,3 on those: one
+// GPU for all ranks, or the first ones of the list. KOHO_TEST_COLLECTIVES=nccl takes NCCL.
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/core.h>
@@ -49,10 +54,35 @@ std::vector<Golden> goldens() {
   return all;
 }
 
+/// Where `ranks` ranks run.
+DeviceOptions test_device(std::int64_t ranks) {
+  DeviceOptions device;
+  const char* list = std::getenv("KOHO_TEST_DEVICES");
+  if (list == nullptr) return device;
+  device.kind = DeviceKind::cuda;
+  // The driver reads it when it starts, which the first rank's step does. (check_devices)
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  for (const char* at = list; *at != '\0'; ++at)
+    if (*at >= '0' && *at <= '9') device.devices.push_back(*at - '0');
+  if (device.devices.size() > 1) device.devices.resize(static_cast<std::size_t>(ranks));
+  const char* transport = std::getenv("KOHO_TEST_COLLECTIVES");
+  if (transport != nullptr && std::string_view(transport) == "nccl")
+    device.collectives = CollectiveTransport::nccl;
+  return device;
+}
+
+/// Whether the machine that KOHO_TEST_DEVICES names has a GPU for each of so many ranks.
+bool has_devices(std::int64_t ranks) {
+  const char* list = std::getenv("KOHO_TEST_DEVICES");
+  const std::int64_t named = list == nullptr ? 0 : 1 + std::ranges::count(std::string(list), ',');
+  return named <= 1 || named >= ranks;
+}
+
 /// A greedy answer, and how far apart its two best logits were at each token.
 struct Answer {
   std::vector<Token> ids;
   std::vector<float> gaps;
+  std::vector<float> logprobs;
 };
 
 Answer read(OutputStream& stream) {
@@ -64,17 +94,26 @@ Answer read(OutputStream& stream) {
     if (read == OutputStream::Read::nothing || event.token < 0) continue;
     answer.ids.push_back(event.token);
     answer.gaps.push_back(event.top[0].logprob - event.top[1].logprob);
+    answer.logprobs.push_back(event.top[0].logprob);
   }
   EXPECT_EQ(stream.summary().ending, Ending::completed) << stream.summary().error.message;
   return answer;
 }
 
-std::vector<Answer> answers(const std::vector<Golden>& prompts, RuntimeOptions options) {
+/// `alone`: each prompt once the one before has its answer, not all at once.
+std::vector<Answer> answers(const std::vector<Golden>& prompts,
+                            RuntimeOptions options,
+                            bool alone = false) {
+  const bool deterministic = options.device.deterministic;
+  options.device = test_device(options.ranks);
+  options.device.deterministic = deterministic;
   options.sequences_max = 16;
   options.context_max = 1024;
   auto runtime = Runtime::start(KOHO_SOURCE_DIR "/models/tiny", options);
   EXPECT_TRUE(runtime.ok()) << runtime.error().message;
+  if (!runtime.ok()) return {};
   std::vector<std::shared_ptr<OutputStream>> streams;
+  std::vector<Answer> all;
   for (const Golden& golden : prompts) {
     Request request;
     request.prompt = golden.prompt;
@@ -82,8 +121,9 @@ std::vector<Answer> answers(const std::vector<Golden>& prompts, RuntimeOptions o
     request.sampling.temperature = 0.0;
     request.sampling.logprobs = 2;
     streams.push_back(*(*runtime)->engine().submit(std::move(request)));
+    if (alone) all.push_back(read(*streams.back()));
   }
-  std::vector<Answer> all;
+  if (alone) return all;
   for (const auto& stream : streams) all.push_back(read(*stream));
   return all;
 }
@@ -110,6 +150,7 @@ class GreedyOverRanks : public ::testing::Test {
   }
 
   static void check(std::int64_t ranks, AttentionLayout attention) {
+    if (!has_devices(ranks)) GTEST_SKIP() << "fewer GPUs than ranks";
     for (const ExpertLayout experts :
          {ExpertLayout::expert_parallel, ExpertLayout::tensor_parallel}) {
       const std::string name = fmt::format(
@@ -118,6 +159,7 @@ class GreedyOverRanks : public ::testing::Test {
       SCOPED_TRACE(name);
       const std::vector<Answer> found =
           answers(prompts_, {.ranks = ranks, .experts = experts, .attention = attention});
+      ASSERT_EQ(found.size(), prompts_.size());
       std::size_t equal = 0;
       std::string differences;
       for (std::size_t p = 0; p < prompts_.size(); ++p) {
@@ -134,6 +176,21 @@ class GreedyOverRanks : public ::testing::Test {
                                    i, one.gaps[i], noise);
       }
       fmt::print("{}: {} of {} answers equal{}\n", name, equal, prompts_.size(), differences);
+    }
+  }
+
+  /// Under `deterministic` an answer has the same bits alone and among others.
+  static void check_batch_invariance(std::int64_t ranks, AttentionLayout attention) {
+    if (!has_devices(ranks)) GTEST_SKIP() << "fewer GPUs than ranks";
+    const RuntimeOptions options{
+        .device = {.deterministic = true}, .ranks = ranks, .attention = attention};
+    const std::vector<Answer> together = answers(prompts_, options);
+    const std::vector<Answer> alone = answers(prompts_, options, true);
+    ASSERT_EQ(together.size(), prompts_.size());
+    ASSERT_EQ(alone.size(), prompts_.size());
+    for (std::size_t p = 0; p < prompts_.size(); ++p) {
+      EXPECT_EQ(together[p].ids, alone[p].ids) << "prompt " << p;
+      EXPECT_EQ(together[p].logprobs, alone[p].logprobs) << "prompt " << p;
     }
   }
 
@@ -160,6 +217,14 @@ TEST_F(GreedyOverRanks, FourTensorParallel) {
 
 TEST_F(GreedyOverRanks, EightTensorParallel) {
   check(8, kTensorParallel);
+}
+
+TEST_F(GreedyOverRanks, AnAnswerOfTwoRanksDoesNotDependOnItsBatch) {
+  check_batch_invariance(2, kTensorParallel);
+}
+
+TEST_F(GreedyOverRanks, AnAnswerOfTwoDataParallelRanksDoesNotDependOnItsBatch) {
+  check_batch_invariance(2, kDataParallel);
 }
 
 TEST_F(GreedyOverRanks, TwoDataParallel) {

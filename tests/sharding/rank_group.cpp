@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread a rank, each with its share of the step. Ranks that compute the same rows must have the
-// same bits.
+// A thread a rank, each with its share of the step.
 #include "tests/sharding/rank_group.h"
 
 #include <algorithm>
@@ -149,18 +148,20 @@ Result<std::vector<std::vector<float>>> RankGroup::prefill(std::span<const Promp
     if (!rank.ok() && rank.error().code != ErrorCode::unavailable) return rank.error();
   for (const Result<std::vector<float>>& rank : logits)
     if (!rank.ok()) return rank.error();
+  // Ranks that share the prompts have whole rows each, in order.
+  std::vector<float> together;
   if (!impl_->data_parallel)
-    for (std::size_t rank = 1; rank < ranks; ++rank)
-      if (*logits[rank] != *logits[0])
-        return make_error(ErrorCode::internal, "rank {} has other logits than rank 0", rank);
+    for (const Result<std::vector<float>>& rank : logits)
+      together.insert(together.end(), rank->begin(), rank->end());
 
   std::vector<std::vector<float>> by_prompt;
   std::vector<std::size_t> next(ranks);
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const std::size_t rank = impl_->data_parallel ? static_cast<std::size_t>(owners[i]) : 0;
-    const auto begin = logits[rank]->begin() + static_cast<std::ptrdiff_t>(next[rank]);
+    const std::vector<float>& from = impl_->data_parallel ? *logits[rank] : together;
+    const auto begin = from.begin() + static_cast<std::ptrdiff_t>(next[rank]);
     next[rank] += prompts[i].size() * static_cast<std::size_t>(vocabulary());
-    by_prompt.emplace_back(begin, logits[rank]->begin() + static_cast<std::ptrdiff_t>(next[rank]));
+    by_prompt.emplace_back(begin, from.begin() + static_cast<std::ptrdiff_t>(next[rank]));
   }
   return by_prompt;
 }

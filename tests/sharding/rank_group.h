@@ -33,8 +33,8 @@ class RankGroup {
   ~RankGroup();
 
   /// The logits of every token of every prompt, [T, V] each, computed in one step. Under
-  /// data-parallel attention prompt i lives on rank owners[i]; else `owners` is empty, and the
-  /// ranks' logits must be equal. Errors: the first rank's; internal if logits differ.
+  /// data-parallel attention prompt i lives on rank owners[i]; else `owners` is empty, and each
+  /// rank has the logits of its part of the rows. Errors: the first rank's.
   Result<std::vector<std::vector<float>>> prefill(std::span<const Prompt> prompts,
                                                   std::span<const std::int64_t> owners);
 

@@ -165,18 +165,32 @@ class DropsAPartialSum final : public Communicator {
     if (collectives_++ == lost_) clear(values);
     return real_->all_reduce(values);
   }
-  Status all_gather_columns(TensorView out, ConstTensorView part) override {
-    return real_->all_gather_columns(out, part);
+  Status reserve(const CollectiveSizes& sizes) override { return real_->reserve(sizes); }
+  Status meet() override { return real_->meet(); }
+  Result<bool> all_reduce_add_norm(const Activation& /*out*/,
+                                   TensorView /*residual*/,
+                                   TensorView /*block_output*/,
+                                   ConstTensorView /*weight*/,
+                                   float /*eps*/) override {
+    return false;  // so that every sum comes through all_reduce()
+  }
+  Status exchange_rows(TensorView out, ConstTensorView part) override {
+    return real_->exchange_rows(out, part);
+  }
+  Status all_gather_rows(std::span<const TensorView> tensors) override {
+    return real_->all_gather_rows(tensors);
   }
   Result<std::int64_t> dispatch(const RowRoutes& routes,
                                 std::span<const DispatchTensor> rows) override {
     return real_->dispatch(routes, rows);
   }
+  Status wait_for_dispatch() override { return real_->wait_for_dispatch(); }
   Status combine(TensorView out, ConstTensorView results) override {
     if (collectives_++ == lost_)
       clear({const_cast<std::byte*>(results.data), results.dtype, results.shape});
     return real_->combine(out, results);
   }
+  Status check() override { return real_->check(); }
   void give_up() override { real_->give_up(); }
 
  private:

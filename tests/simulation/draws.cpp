@@ -39,6 +39,9 @@ EngineLimits World::draw_limits(Random& random, std::int32_t shrink) {
     s.tokens_per_page = 1 << random.in(0, 4);
     s.pages = random.in(4, 64);
     s.context_max = random.in(4, std::min(400, s.tokens_per_page * s.pages));
+    // Prompts that wait for nothing but their share of the steps.
+    if (random.chance(250))
+      s.context_max = std::clamp(s.pages * s.tokens_per_page / 12, 4, s.context_max);
     s.sequences_max = random.in(1, 8);
     s.step_tokens_max = s.sequences_max + random.in(1, 64);
     s.mixed_prefill_tokens_max = random.in(1, s.step_tokens_max);
@@ -54,6 +57,7 @@ EngineLimits World::draw_limits(Random& random, std::int32_t shrink) {
   s.live_max = std::max(limits.choices_max, limits.requests_max + random.in(0, 24));
   if (random.chance(200)) s.prefill_tokens_max = random.in(1, s.step_tokens_max);
   s.aging_steps = random.in(1, 300);
+  s.turn_percent = random.chance(200) ? 100 : random.in(1, 99);
   s.bias_entries_max = random.in(8, 40);
   s.prefix_cache = random.chance(900);
   limits.vocabulary = random.in(8, 200);
@@ -62,6 +66,8 @@ EngineLimits World::draw_limits(Random& random, std::int32_t shrink) {
   limits.recoveries_max = random.in(1, 6);
   limits.faults_per_request_max = random.in(1, 4);
   limits.failures_in_a_row_max = random.chance(500) ? 200 : random.in(3, 20);
+  if (random.chance(200)) limits.failures_in_window_max = random.in(1, 6);
+  limits.failures_window_us = random.in(100'000, 600'000'000);
   return limits;
 }
 
@@ -88,6 +94,7 @@ World::Habits World::draw_habits() {
   habits.submit_fails = site(20);
   habits.collect_fails = site(20);
   habits.masks_fail = site(20);
+  habits.ranks_end = site(50);
   habits.wrong_count = site(20);
   habits.stale = site(100);
   habits.early = site(20);
@@ -100,15 +107,15 @@ World::Habits World::draw_habits() {
   habits.floods = site(100);
   habits.poison = random_.chance(150) ? random_.in(1, 200) : 0;
   if (habits.poison > 0)
-    habits.submit_fails = habits.collect_fails = habits.masks_fail = habits.wrong_count =
-        habits.early = habits.bad_token = habits.hangs = habits.slow = 0;
+    habits.submit_fails = habits.collect_fails = habits.masks_fail = habits.ranks_end =
+        habits.wrong_count = habits.early = habits.bad_token = habits.hangs = habits.slow = 0;
   // There, requests also leave in the middle of the search for the culprit.
   if (habits.poison > 0) habits.weights[static_cast<std::size_t>(Action::cancel)] += 8;
   habits.steady = habits.poison == 0 && limits_.inter_token_us_max > 0 && random_.chance(500);
   if (habits.steady) {
-    habits.submit_fails = habits.collect_fails = habits.masks_fail = habits.wrong_count =
-        habits.stale = habits.early = habits.bad_token = habits.nan = habits.hangs = habits.slow =
-            habits.clock_jumps = 0;
+    habits.submit_fails = habits.collect_fails = habits.masks_fail = habits.ranks_end =
+        habits.wrong_count = habits.stale = habits.early = habits.bad_token = habits.nan =
+            habits.hangs = habits.slow = habits.clock_jumps = 0;
     habits.weights[static_cast<std::size_t>(Action::clock)] = 0;
     habits.prompt_max = limits_.scheduler.context_max;
     habits.prefill_us = std::max(1, bound / random_.in(17, 80));
@@ -162,6 +169,7 @@ Request World::draw_request() {
   request.choices = random_.chance(700) ? 1 : random_.in(1, habits_.choices_max);
   request.priority = random_.chance(500) ? 0 : random_.in(0, kPriorities - 1);
   request.salt.low = static_cast<std::uint64_t>(random_.in(1, habits_.tenants));
+  request.client = static_cast<std::uint64_t>(random_.in(1, habits_.tenants));
   request.seed = random_.next();
   if (random_.chance(300)) request.sampling.seed = random_.in(-100, 100);
   if (random_.chance(200)) request.sampling.repetition_penalty = 1.25;
@@ -222,6 +230,7 @@ void World::arrive() {
                      loop_.scheduler().live() + request.choices > limits_.scheduler.live_max;
   ++tally_.accepted;
   tally_.prompt_tokens += request.prompt.size();
+  tally_.choices += static_cast<std::uint64_t>(request.choices);
   ++report_.requests;
   note(request.prompt.size());
   loop_.submit(std::move(request), client->stream);

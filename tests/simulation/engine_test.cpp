@@ -38,6 +38,10 @@ class InstantExecutor final : public Executor {
     fake_.complete_oldest();
     return fake_.collect(result, timeout_us);
   }
+  Status check() override {
+    if (ended.exchange(false)) return make_error(ErrorCode::device_error, "a worker was killed");
+    return {};
+  }
   Status recover(std::int64_t timeout_us) override {
     if (gone) return make_error(ErrorCode::device_error, "no such device");
     return fake_.recover(timeout_us);
@@ -45,6 +49,7 @@ class InstantExecutor final : public Executor {
   const std::string& complaint() const { return fake_.complaint(); }
 
   std::atomic<bool> hangs = false;
+  std::atomic<bool> ended = false;   // a rank, while nothing is computed
   std::atomic<bool> gone = false;    // does not come back
   std::atomic<bool> sticks = false;  // collect() never returns …
   std::atomic<bool> stuck = false;   // … and was called

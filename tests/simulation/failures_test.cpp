@@ -32,13 +32,15 @@ EngineLimits test_limits() {
 }
 
 struct Harness {
-  EngineLimits limits = test_limits();
+  EngineLimits limits;
   SteadyClock clock;
   FakeExecutor executor{plan_bounds(limits)};
   StepLoop loop{limits, executor, clock, {}, {1, 2}};
 
   std::vector<std::shared_ptr<OutputStream>> streams;
   OutputEvent event;
+
+  explicit Harness(const EngineLimits& with = test_limits()) : limits(with) {}
 
   std::unique_ptr<Client> submit(std::int64_t seed) {
     Request request;
@@ -128,6 +130,48 @@ TEST(Failures, ARequestThatBringsTheRanksDownIsGivenUpAndTheOthersEnd) {
   EXPECT_EQ(ending_of(*before), Ending::completed);
   EXPECT_EQ(ending_of(*culprit), Ending::failed);
   EXPECT_EQ(ending_of(*behind), Ending::completed);
+}
+
+/// How many failures, with an answer between any two, it takes to end the engine; at most 20.
+int failures_until_broken(const EngineLimits& limits) {
+  Harness harness(limits);
+  for (int failure = 1; failure <= 20; ++failure) {
+    const auto client = harness.submit(failure);
+    EXPECT_TRUE(harness.loop.launch());
+    harness.executor.set_fault(FakeExecutor::Fault::error, 0);
+    EXPECT_EQ(harness.collect(), StepLoop::CollectOutcome::lost);
+    if (harness.loop.broken()) {
+      EXPECT_EQ(ending_of(*client), Ending::failed);
+      return failure;
+    }
+    harness.finish();
+    EXPECT_EQ(ending_of(*client), Ending::completed);
+  }
+  return 0;
+}
+
+TEST(Failures, OneMoreThanTheWindowMayHaveEndsTheEngine) {
+  EngineLimits limits = test_limits();
+  limits.failures_in_window_max = 3;
+  EXPECT_EQ(failures_until_broken(limits), 4);
+  limits.failures_window_us = 1;  // no two are so near
+  EXPECT_EQ(failures_until_broken(limits), 0);
+  limits.failures_window_us = 1'000'000'000;
+  limits.failures_in_window_max = 0;
+  EXPECT_EQ(failures_until_broken(limits), 0);
+}
+
+TEST(Failures, ARankThatEndsWhileNothingIsComputedIsReplaced) {
+  Harness harness;
+  EXPECT_TRUE(harness.loop.check_device());
+  harness.executor.end_a_rank();
+  EXPECT_FALSE(harness.loop.check_device());
+  EXPECT_FALSE(harness.loop.device_up());
+  ASSERT_TRUE(harness.loop.recover(0));
+  EXPECT_TRUE(harness.loop.check_device());
+  const auto client = harness.submit(7);
+  harness.finish();
+  EXPECT_EQ(ending_of(*client), Ending::completed);
 }
 
 }  // namespace

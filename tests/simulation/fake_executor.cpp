@@ -101,6 +101,13 @@ Status FakeExecutor::collect(StepResult& result, std::int64_t /*timeout_us*/) {
   return {};
 }
 
+Status FakeExecutor::check() {
+  if (count_ > 0) complain("idle ranks are asked for while they compute");
+  if (std::exchange(rank_ended_, false))
+    return make_error(ErrorCode::device_error, "a worker was killed");
+  return {};
+}
+
 Status FakeExecutor::recover(std::int64_t /*timeout_us*/) {
   if (!recovery_.ok()) return recovery_;
   // The ranks lose everything; what stays in memory is overwritten so that nobody can use it.
@@ -114,6 +121,7 @@ Status FakeExecutor::recover(std::int64_t /*timeout_us*/) {
   complete_ = false;
   awaiting_ = false;
   poisoned_ = false;
+  rank_ended_ = false;
   fault_ = Fault::none;
   return {};
 }

@@ -45,6 +45,7 @@ class FakeExecutor final : public Executor {
   Status submit(std::size_t bytes) override;
   Status send_masks() override;
   Status collect(StepResult& result, std::int64_t timeout_us) override;
+  Status check() override;
   Status recover(std::int64_t timeout_us) override;
 
   // ---- the simulation's hand
@@ -52,6 +53,8 @@ class FakeExecutor final : public Executor {
   void complete_oldest() { complete_ = true; }
   void fail_next_submit(bool fails) { fail_submit_ = fails; }
   void fail_next_masks(bool fails) { fail_masks_ = fails; }
+  /// The next check() finds a rank gone.
+  void end_a_rank() { rank_ended_ = true; }
   void set_fault(Fault fault, std::uint64_t chance);
   void set_recovery(Status answer) { recovery_ = std::move(answer); }
   std::int32_t steps_in_flight() const { return count_; }
@@ -93,6 +96,7 @@ class FakeExecutor final : public Executor {
   bool poisoned_ = false;
   bool fail_submit_ = false;
   bool fail_masks_ = false;
+  bool rank_ended_ = false;
   Fault fault_ = Fault::none;
   std::uint64_t fault_chance_ = 0;
   Status recovery_;

@@ -28,6 +28,7 @@ Invariants::Invariants(const StepLoop& loop, const FakeExecutor& executor)
       scheduler_(loop.scheduler()),
       executor_(executor),
       limits_(loop.limits().scheduler),
+      prefill_rules_(scheduler_, loop.limits().inter_token_us_max > 0),
       truths_(static_cast<std::size_t>(limits_.live_max)),
       uses_(static_cast<std::size_t>(limits_.pages)),
       salts_(static_cast<std::size_t>(limits_.pages)),
@@ -69,7 +70,7 @@ void Invariants::check_launch(const StepBatch& batch) {
   check_rows(batch);
   check_shares(batch);
   check_preempted(batch);
-  check_prefill_order(batch);
+  prefill_rules_.check(batch, waited_, ran_);
   check_admissions(batch);
   check_balance(batch);
 }
@@ -178,32 +179,11 @@ void Invariants::check_preempted(const StepBatch& batch) const {
   }
 }
 
-void Invariants::check_prefill_order(const StepBatch& batch) const {
-  std::pair<std::int64_t, std::uint64_t> last{-1, 0};
-  for (std::size_t i = static_cast<std::size_t>(batch.decodes); i < batch.rows.size(); ++i) {
-    const Sequence& sequence = *scheduler_.find(batch.rows[i].sequence);
-    const std::pair own(rank(sequence), sequence.arrival);
-    require(own > last, 13, "prefill or admission out of order");
-    last = own;
-  }
-}
-
 void Invariants::check_admissions(const StepBatch& batch) {
   for (const StepRow& row : batch.rows) {
     if (!row.admitted) continue;
     const Sequence& sequence = *scheduler_.find(row.sequence);
     check_admitted(sequence, row);
-    check_order(batch, sequence);
-  }
-}
-
-void Invariants::check_order(const StepBatch& batch, const Sequence& admitted) const {
-  for (const Sequence& other : scheduler_.sequences()) {
-    if (other.state != SequenceState::waiting) continue;
-    if (waited_[static_cast<std::size_t>(other.id.index)] != other.id) continue;
-    if (std::ranges::find(batch.preempted, other.id) != batch.preempted.end()) continue;
-    require(std::pair(rank(admitted), admitted.arrival) < std::pair(rank(other), other.arrival), 13,
-            "arrival {} was admitted before arrival {}", admitted.arrival, other.arrival);
   }
 }
 
@@ -223,10 +203,6 @@ void Invariants::check_admitted(const Sequence& sequence, const StepRow& row) {
             "page {} of another tenant", page);
   }
   truth.overdue_step = -1;
-}
-
-std::int64_t Invariants::rank(const Sequence& sequence) const {
-  return sequence.submitted_step + std::int64_t{sequence.priority} * limits_.aging_steps;
 }
 
 void Invariants::sweep() {
@@ -284,7 +260,9 @@ void Invariants::check_waiting_time(const Sequence& sequence) {
   if (truth.overdue_step < 0) {
     std::int64_t work = 0;
     for (const Sequence& other : scheduler_.sequences()) work += other.length_max;
-    truth.overdue_step = now + 100 + 4 * work;
+    // Of each step's prefill it has its percentage, a token in so many steps at least.
+    const std::int64_t steps = 4 * work * 100 / limits_.turn_percent;
+    truth.overdue_step = now + 100 + limits_.aging_steps + steps;
   }
   require(now <= truth.overdue_step, 13, "arrival {} starves: {} steps since submission",
           sequence.arrival, now - sequence.submitted_step);

@@ -4,19 +4,14 @@
 #pragma once
 
 #include <cstdint>
-#include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "engine/step_loop.h"
 #include "fake_executor.h"
+#include "prefill_rules.h"
+#include "violation.h"
 
 namespace koho::simulation {
-
-class Violation : public std::runtime_error {
- public:
-  Violation(int rule, const std::string& text);
-};
 
 class Invariants {
  public:
@@ -50,10 +45,8 @@ class Invariants {
 
   void check_rows(const StepBatch& batch);
   void check_preempted(const StepBatch& batch) const;
-  void check_prefill_order(const StepBatch& batch) const;
   void check_admissions(const StepBatch& batch);
   void check_admitted(const Sequence& sequence, const StepRow& row);
-  void check_order(const StepBatch& batch, const Sequence& admitted) const;
   void check_shares(const StepBatch& batch);
   void check_balance(const StepBatch& batch);
   void check_sequence(const Sequence& sequence);
@@ -61,12 +54,12 @@ class Invariants {
   void check_waiting_time(const Sequence& sequence);
   void check_pages() const;
   Truth& truth_of(const Sequence& sequence);
-  std::int64_t rank(const Sequence& sequence) const;
 
   const StepLoop& loop_;
   const Scheduler& scheduler_;
   const FakeExecutor& executor_;
   const Limits& limits_;
+  PrefillRules prefill_rules_;
   std::vector<Truth> truths_;        // by sequence index
   std::vector<PageUse> uses_;        // by page
   std::vector<CacheSalt> salts_;     // by page: whose tokens were written there last

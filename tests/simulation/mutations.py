@@ -14,6 +14,7 @@ import sys
 POOL = "kvcache/page_pool.cpp"
 CACHE = "kvcache/prefix_cache.cpp"
 LIST = "scheduler/waiting_list.cpp"
+FAIR = "scheduler/fair_order.cpp"
 SCHEDULER = "scheduler/scheduler.cpp"
 PLANNING = "scheduler/planning.cpp"
 WRITER = "engine/plan_writer.cpp"
@@ -26,6 +27,11 @@ BOUND = "engine/latency_bound.cpp"
 
 # name, then edits: file, original, replacement with @ for `mutant(number)`
 MUTATIONS = [
+    ("failures in a window of time are not counted",
+     (FAILURES, "< limits_.failures_window_us;", "< limits_.failures_window_us && !@;")),
+    ("the end of an idle rank is passed over",
+     (FAILURES, "  if (!status.ok()) lose_device(status.error());\n  return status.ok();",
+      "  if (!status.ok() && !@) lose_device(status.error());\n  return status.ok();")),
     ("a cached page without owners is handed out as free",
      (POOL, "append(page.cached ? idle_ : free_,", "append(page.cached && !@ ? idle_ : free_,")),
     ("a page found in the cache stays in the eviction queue",
@@ -46,7 +52,7 @@ MUTATIONS = [
      (SCHEDULER, "pool_.release(sequence.pages[i - 1]);",
       "pool_.release(sequence.pages[@ ? sequence.pages.size() - i : i - 1]);")),
     ("a sequence that leaves keeps its references",
-     (SCHEDULER, "  release_pages(sequence);\n  blocked_", "  if (!@) release_pages(sequence);\n  blocked_")),
+     (SCHEDULER, "  release_pages(sequence);\n  ++departures_", "  if (!@) release_pages(sequence);\n  ++departures_")),
     ("released pages stay in the sequence's table and are released again",
      (SCHEDULER, "  sequence.pages.clear();\n}", "  if (!@) sequence.pages.clear();\n}")),
     ("a late result is accepted for the sequence that took the slot over",
@@ -79,7 +85,7 @@ MUTATIONS = [
      (PLANNING, "if (limits_.pages_of(sequence.planned + 1) <=",
       "if (limits_.pages_of(sequence.planned + (@ ? 0 : 1)) <=")),
     ("prefill takes the whole step beside decodes",
-     (PLANNING, "if (batch.decodes == 0) return left;", "if (@ || batch.decodes == 0) return left;")),
+     (PLANNING, "if (batch.decodes > 0) left =", "if (!@ && batch.decodes > 0) left =")),
     ("a fork writes into its parent's last page",
      (PLANNING, "    sequence.pages.push_back(take_page(sequence.partition));\n    batch.copies",
       "    sequence.pages.push_back(@ ? pool_.share(copy_from.page) : take_page(sequence.partition));\n    batch.copies")),
@@ -126,11 +132,27 @@ MUTATIONS = [
      (BOUND, "    ++decode_steps_;", "    ++decode_steps_; if (@) excess_us_ *= 1.0 - kNewest;")),
     ("the first mixed steps know no bound between tokens",
      (LOOP, "  scheduler_.set_mixed_prefill_tokens(", "  if (!@) scheduler_.set_mixed_prefill_tokens(")),
-    ("prefills that run come before better ones that wait",
-     (PLANNING, "waiting_.precedes(*waiting, *running)", "!@ && waiting_.precedes(*waiting, *running)")),
+    ("the turn goes to prefills that run before better ones that wait",
+     (PLANNING, "waiting_.precedes(*waiting, *chosen)", "(!@ && waiting_.precedes(*waiting, *chosen))")),
+    ("nothing is given away by turn",
+     (PLANNING, "  turn_carry_ %= 100;", "  turn_carry_ %= 100;\n  if (@) return 0;")),
+    ("turns round to nothing where a step holds a few tokens",
+     (PLANNING, "  turn_carry_ %= 100;", "  turn_carry_ %= 100;\n  if (@) turn_carry_ = 0;")),
+    ("the longest prompt comes first",
+     (FAIR, "if (a_class != b_class) return a_class < b_class;",
+      "if (a_class != b_class) return @ ? a_class > b_class : a_class < b_class;")),
+    ("prefills that run come before shorter ones that wait",
+     (PLANNING, "fair_.precedes(*waiting, waiting->tokens_to_compute, *chosen, left_of(*chosen))",
+      "(!@ && fair_.precedes(*waiting, waiting->tokens_to_compute, *chosen, left_of(*chosen)))")),
+    ("the rest of a step is not given away",
+     (PLANNING, "    if (chosen == nullptr) return;\n    grant(", "    if (chosen == nullptr || @) return;\n    grant(")),
+    ("whoever passes the first in line may take all pages",
+     (PLANNING, "return pages <= limits_.pages / kPassingShare;", "return @ || pages <= limits_.pages / kPassingShare;")),
     ("cancelling ends the first choice only",
      (LOOP, "    scheduler_.finish(choice.sequence);\n    choice.active = false;",
       "    if (@ && &choice != live.choices.data()) continue;\n    scheduler_.finish(choice.sequence);\n    choice.active = false;")),
+    ("a choice that ended before its request was cancelled is counted again",
+     (LOOP, "    if (!choice.ended)\n", "    if (!choice.ended || @)\n")),
     ("a deadline fires early",
      (LOOP, "now < next_deadline_us_) return;", "now + (@ ? 1000 : 0) < next_deadline_us_) return;"),
      (LOOP, "if (live.deadline_us <= now) {", "if (live.deadline_us <= now + (@ ? 1000 : 0)) {")),

@@ -83,6 +83,7 @@ void World::act(Action action) {
 
 void World::after_event() {
   ++report_.events;
+  check_failures();
   invariants_.check_counts();
   require(loop_.live_requests() <= static_cast<std::int32_t>(clients_.size()), 8,
           "a request is live that no client has");
@@ -100,6 +101,7 @@ void World::launch() {
   if (!launched) {
     if (fails && !loop_.device_up()) blame_device_failure();
     check_progress(launched);
+    check_idle_ranks();
     return;
   }
   const StepBatch& batch = loop_.scheduler().in_flight(loop_.steps_in_flight() - 1);
@@ -131,6 +133,27 @@ void World::check_progress(bool launched) {
     if (!is_live(sequence)) continue;
     require(sequence.paused || sequence.awaits_parent, 12, "a sequence could run and does not");
   }
+}
+
+void World::check_idle_ranks() {
+  if (!loop_.device_up() || loop_.steps_in_flight() > 0) return;
+  const bool ends = random_.chance(habits_.ranks_end);
+  if (ends) executor_.end_a_rank();
+  require(loop_.check_device() == !ends && loop_.device_up() == !ends, 24,
+          "an idle rank's end is not noticed");
+  if (ends) blame_device_failure();
+}
+
+/// The device fails at most so often in any window of time, or the engine has given up.
+void World::check_failures() {
+  if (loop_.statistics().device_failures == failures_us_.size()) return;
+  failures_us_.push_back(clock_.now_us());
+  require(loop_.statistics().device_failures == failures_us_.size(), 20, "failures of the device");
+  const auto most = static_cast<std::size_t>(limits_.failures_in_window_max);
+  if (most == 0 || failures_us_.size() <= most) return;
+  const std::int64_t first = failures_us_[failures_us_.size() - 1 - most];
+  if (clock_.now_us() - first < limits_.failures_window_us)
+    require(loop_.broken(), 32, "the engine goes on after too many failures");
 }
 
 void World::collect() {
@@ -320,11 +343,17 @@ void World::check_statistics() const {
   const Statistics statistics = loop_.statistics();
   require(statistics.requests_accepted == tally_.accepted, 20, "accepted requests");
   require(statistics.prompt_tokens == tally_.prompt_tokens, 20, "prompt tokens");
-  require(statistics.requests_completed + statistics.requests_cancelled +
-                  statistics.requests_failed +
-                  static_cast<std::uint64_t>(statistics.requests_live) ==
-              tally_.accepted,
-          20, "requests ended and live are not those accepted");
+  const std::uint64_t ended =
+      statistics.requests_completed + statistics.requests_cancelled + statistics.requests_failed;
+  require(ended + static_cast<std::uint64_t>(statistics.requests_live) == tally_.accepted, 20,
+          "requests ended and live are not those accepted");
+  require(statistics.choices_asked.count == ended && statistics.prompt_lengths.count == ended &&
+              statistics.tokens_asked.count == ended && statistics.longest_answers.count == ended,
+          20, "histograms of requests do not count those that ended");
+  const std::uint64_t choices = statistics.choices_stopped + statistics.choices_full +
+                                statistics.choices_cancelled + statistics.choices_failed;
+  require(statistics.answer_lengths.count == choices && statistics.request_total.count == choices,
+          20, "histograms of choices do not count those that ended");
 }
 
 void World::drain() {
@@ -335,8 +364,8 @@ void World::drain() {
     loop_.end_all(make_error(ErrorCode::unavailable, "shutting down"));
   }
   habits_.submit_fails = habits_.collect_fails = habits_.wrong_count = habits_.early = 0;
-  habits_.masks_fail = habits_.bad_token = habits_.hangs = habits_.nan = habits_.stale =
-      habits_.slow = 0;
+  habits_.masks_fail = habits_.ranks_end = habits_.bad_token = habits_.hangs = habits_.nan =
+      habits_.stale = habits_.slow = 0;
   std::uint64_t computed = 0;
   std::int32_t idle_turns = 0;
   while (!clients_.empty()) {
@@ -363,6 +392,11 @@ void World::drain() {
               statistics.requests_failed == tally_.failed &&
               statistics.sampled_tokens == tally_.read_tokens,
           20, "requests ended or tokens sampled");
+  require(statistics.request_total.count == tally_.choices &&
+              statistics.choices_asked.sum == static_cast<double>(tally_.choices) &&
+              statistics.answer_lengths.sum == static_cast<double>(statistics.sampled_tokens) &&
+              statistics.prompt_lengths.sum == static_cast<double>(statistics.prompt_tokens),
+          20, "histograms do not add up to what was asked for and sampled");
   report_.preempted += static_cast<std::int64_t>(statistics.preempted);
   report_.forked += static_cast<std::int64_t>(statistics.forked);
   report_.deduplicated +=

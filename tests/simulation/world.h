@@ -52,6 +52,7 @@ class World {
     std::int32_t submit_fails = 0;
     std::int32_t collect_fails = 0;
     std::int32_t masks_fail = 0;
+    std::int32_t ranks_end = 0;  // while nothing is computed
     std::int32_t wrong_count = 0;
     std::int32_t stale = 0;
     std::int32_t early = 0;
@@ -76,6 +77,7 @@ class World {
     std::uint64_t failed = 0;
     std::uint64_t prompt_tokens = 0;
     std::uint64_t read_tokens = 0;
+    std::uint64_t choices = 0;  // of accepted requests
   };
 
   static EngineLimits draw_limits(Random& random, std::int32_t shrink);
@@ -105,6 +107,8 @@ class World {
   void blame_device_failure();
   void drain();
   void check_progress(bool launched);
+  void check_idle_ranks();
+  void check_failures();
   void check_deadlines() const;
   void check_statistics() const;
   void after_event();
@@ -126,7 +130,7 @@ class World {
   std::vector<std::vector<Token>> conversations_;         // of ended requests, to be continued
   OutputEvent event_;
   Tally tally_;
-  std::int32_t failed_recoveries_ = 0;
+  std::vector<std::int64_t> failures_us_;
 };
 
 }  // namespace koho::simulation

@@ -140,6 +140,11 @@ class ForwardingBackend : public Backend {
                          ConstTensorView output_ids) override {
     return forward([&] { return real_->reset_counts(counts, slot, prompt_ids, output_ids); });
   }
+  Status do_count_sampled(const TokenCounts& counts,
+                          ConstTensorView rows,
+                          ConstTensorView ids) override {
+    return forward([&] { return real_->count_sampled(counts, rows, ids); });
+  }
 
  private:
   template <typename Operators>

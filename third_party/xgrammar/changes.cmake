@@ -59,6 +59,34 @@ change(json_schema_converter.cc 1 [==[
 change(grammar_functor.cc 1
        [==[UpdateLookaheadExact(i, IsExactLookaheadAssertion(i))]==] [==[UpdateLookaheadExact(i, false)]==])
 
+# (X)? must not lead into an end state of X from its start: where that state goes on (an X that ends with a repetition), the
+# expression would match what follows there, too: ^(a[a-z]*|n)?$ would match "na".
+change(fsm.cc 1 [==[
+  if (!ends_.empty()) {
+    fsm.AddEpsilonEdge(start_, ends_.front());
+  }
+  return FSMWithStartEnd(fsm, start_, ends_);
+]==] [==[
+  auto new_start = fsm.AddState();
+  fsm.AddEpsilonEdge(new_start, start_);
+  auto ends = ends_;
+  ends.push_back(new_start);
+  return FSMWithStartEnd(fsm, new_start, ends);
+]==])
+
+# An end state that was merged with one that goes on is no leaf any more: merged with all leaves, it would let each of them
+# go on, so that ^(bc|([ab]){1,2})$ would match more.
+change(fsm.cc 1 [==[
+      if (outgoing_count == 0) {
+        if (result.IsEndState(i)) {
+]==] [==[
+      if (outgoing_count == 0) {
+        if (union_find_set.Count(i)) {
+          continue;
+        }
+        if (result.IsEndState(i)) {
+]==])
+
 # The type of the exception says that no value satisfies a schema: xgrammar has one type for all its errors.
 change(json_schema_converter.cc 1 [==[
 #include "fsm_builder.h"
@@ -101,4 +129,5 @@ set(has_hash "(grammar_->ImplPtr()->per_rule_fsm_hashes[ref_rule_id].has_value()
 change(grammar_functor.cc 2 "XGRAMMAR_CHECK${has_hash};" "if (!${has_hash}) throw koho::guard::NoHash();")
 
 compile_changed(json_schema_converter.cc)
+compile_changed(fsm.cc)
 compile_changed(grammar_functor.cc)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // launch_all_reduce_norm() and launch_all_reduce(), and the kernels that reset and abort a group.
-// Not used by the engine yet: only collectives_bench calls them.
 //
 // mapping  fused: a CTA is a channel (exchange.cuh) and takes rows blockIdx.x, + gridDim.x, ...; a
 //          thread holds the same vectors of 8 elements as in norm.cu from the addend to the last
@@ -256,9 +255,10 @@ __global__ void abort_group_kernel(const __grid_constant__ PeerGroup group) {
 /// Whether a message of `bytes` goes one-shot.
 bool choose_one_shot(const PeerGroup& group, AllReduceAlgorithm algorithm, std::int64_t bytes) {
   if (algorithm != AllReduceAlgorithm::automatic) return algorithm == AllReduceAlgorithm::one_shot;
-  // Two ranks send the same bytes either way. NOTE: for four ranks it is a prototype's crossover,
-  // for eight it follows from the bytes sent; neither is measured with this kernel on as many GPUs.
-  const std::int64_t threshold = group.layout.ranks == 2   ? INT64_MAX
+  // Two ranks send the same bytes either way, but two-shot sums each element once, not twice.
+  // NOTE: for four ranks it is a prototype's crossover, for eight it follows from the bytes sent;
+  // neither is measured with this kernel on as many GPUs.
+  const std::int64_t threshold = group.layout.ranks == 2   ? 2LL << 20
                                  : group.layout.ranks == 4 ? 16 * 10'240
                                                            : 8 * 10'240;
   return bytes <= (group.one_shot_bytes_max >= 0 ? group.one_shot_bytes_max : threshold);
@@ -319,7 +319,7 @@ ExchangeLayout exchange_layout(int ranks, std::int64_t width_max, int channels) 
 int exchange_channels(int multiprocessors, int ranks_on_gpu) {
   // NOTE: kernels of one CTA an SM use half as many channels (launch_shape()).
   if (ranks_on_gpu <= 1) return 2 * multiprocessors;
-  return std::max(1, multiprocessors / (2 * ranks_on_gpu));
+  return std::max(1, multiprocessors / (8 * ranks_on_gpu));
 }
 
 cudaError_t launch_reset_exchange(const PeerGroup& group,
@@ -357,16 +357,19 @@ cudaError_t launch_all_reduce(const AllReduce& reduce, cudaStream_t stream) {
       p, choose_one_shot(group, reduce.algorithm, 2 * reduce.elements), threads, stream);
 }
 
+bool all_reduce_norm_supports(const RowOutputs& out, const AllReduceNorm& reduce) {
+  const bool vectors = row_vectors(out, reduce.residual, reduce.residual_stride, reduce.width) &&
+                       aligned(reduce.x, 2 * reduce.width, 16) && aligned(reduce.weight, 16, 16);
+  return vectors && reduce.rows >= 0 && reduce.rows <= INT32_MAX && reduce.width > 0 &&
+         reduce.width <= kCollectiveWidthMax && 2 * reduce.width <= reduce.group->layout.row_bytes;
+}
+
 cudaError_t launch_all_reduce_norm(const RowOutputs& out,
                                    const AllReduceNorm& reduce,
                                    cudaStream_t stream) {
   if (reduce.rows == 0) return cudaSuccess;
+  if (!all_reduce_norm_supports(out, reduce)) return cudaErrorInvalidValue;
   const PeerGroup& group = *reduce.group;
-  const bool vector = row_vectors(out, reduce.residual, reduce.residual_stride, reduce.width) &&
-                      aligned(reduce.x, 2 * reduce.width, 16) && aligned(reduce.weight, 16, 16);
-  if (reduce.rows < 0 || reduce.rows > INT32_MAX || reduce.width <= 0 ||
-      reduce.width > kCollectiveWidthMax || 2 * reduce.width > group.layout.row_bytes || !vector)
-    return cudaErrorInvalidValue;
   AllReduceParams p;
   p.group = group;
   p.x = reduce.x;

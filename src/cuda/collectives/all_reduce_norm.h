@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // All-reduce among 2, 4 or 8 GPUs of one host through peer memory: plain, or fused with the
-// residual add, RMSNorm and quantisation that follow it in the model. Not used by the engine yet.
+// residual add, RMSNorm and quantisation that follow it in the model.
 //
 // Owns no memory and opens no handles: the caller allocates each rank's exchange buffer (plain
 // cudaMalloc), makes it accessible to the other ranks (cudaIpc between processes, peer access
@@ -28,7 +28,7 @@ enum class FaultKind : std::uint32_t {
   aborted_by_peer,  // another rank aborted the group
   aborted_by_host,  // CollectiveHostState::abort
 };
-enum class ExchangePhase : std::uint32_t { one_shot, reduce_scatter, all_gather };
+enum class ExchangePhase : std::uint32_t { one_shot, reduce_scatter, all_gather, row_barrier };
 
 /// The first wait of a rank that aborted.
 struct CollectiveFault {
@@ -69,7 +69,8 @@ ExchangeLayout exchange_layout(int ranks, std::int64_t width_max, int channels);
 
 /// Channels of a rank on a GPU of `multiprocessors` that `ranks_on_gpu` ranks use: two a
 /// multiprocessor on a GPU of its own. Where ranks share a GPU, all their waiting CTAs together
-/// take at most half of it, so that what they wait for can run.
+/// are at most an eighth as many as its multiprocessors, so that what they wait for can run: also
+/// clusters of 16 CTAs.
 int exchange_channels(int multiprocessors, int ranks_on_gpu);
 
 /// A rank's view of its group. A group runs its collectives on one stream of each rank, in the same
@@ -79,6 +80,7 @@ struct PeerGroup {
   std::uint8_t* buffers[kCollectiveRanksMax] = {};  // every rank's, at this rank's addresses
   int rank = 0;
   bool shares_gpu = false;               // with another rank of the group
+  bool loopback = false;                 // the other ranks are not there: see exchange.cuh
   CollectiveHostState* host = nullptr;   // its device address
   std::uint64_t timeout_ns = 0;          // of a wait
   std::int64_t one_shot_bytes_max = -1;  // automatic: threshold of a message; -1: built in
@@ -143,5 +145,7 @@ struct AllReduceNorm {
 cudaError_t launch_all_reduce_norm(const RowOutputs& out,
                                    const AllReduceNorm& reduce,
                                    cudaStream_t stream);
+/// Whether it takes these widths, strides and alignments.
+bool all_reduce_norm_supports(const RowOutputs& out, const AllReduceNorm& reduce);
 
 }  // namespace koho::cuda

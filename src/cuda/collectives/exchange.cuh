@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How CTAs of different ranks pass rows to each other: by 16-byte stores into the receiver's memory
 // that carry their own arrival, as NCCL's LL protocols and TensorRT-LLM's Lamport kernels do. Owns
-// slots, epochs, memory ordering, and waits with timeouts; knows nothing of what rows mean. Not
-// used by the engine yet.
+// slots, epochs, memory ordering, and waits with timeouts; knows nothing of what rows mean.
 //
 // A slot that waits for data holds kSentinel in each 32-bit word. A word of data is never kSentinel
 // (a pair of NaNs that no conversion gives; the sender replaces it in values that it did not
@@ -28,6 +27,10 @@
 // The epoch lies in this rank's device memory and advances by the rows that a CTA took, so kernels
 // replayed by CUDA graphs find their slots. Ranks never compare epochs: equal calls in equal order
 // make them equal.
+//
+// Loopback: the other ranks are not there, and all buffers are this rank's. Instead of what it
+// would send it stores as many bytes where it waits: zeros as the others' addends, its own values
+// as their sums.
 #pragma once
 
 #include <cstddef>
@@ -50,6 +53,10 @@ constexpr std::uint32_t kTimeoutChecksPerHostPoll =
 struct ExchangeHeader {
   std::uint32_t aborted;   // set by this rank or a peer
   std::uint32_t reported;  // the fault is in CollectiveHostState
+  // Of row_exchange.cu: how often this rank passed each barrier, and how often each peer has come
+  // there. A reset clears all words of the header.
+  std::uint32_t barrier_epochs[2];
+  std::uint32_t barrier_flags[2][kCollectiveRanksMax];
 };
 
 // ---- memory that other GPUs see
@@ -248,11 +255,23 @@ struct Channel {
       const uint4 value = replace_sentinel(x[step]);
       if constexpr (kOneShot) {
 #pragma unroll
-        for (int i = 1; i < kRanks; ++i)
-          store_system(addends((group.rank + i) % kRanks, group.rank) + 16ULL * vector, value);
+        for (int i = 1; i < kRanks; ++i) {
+          const int peer = (group.rank + i) % kRanks;
+          if (group.loopback)
+            store_system(addends(group.rank, peer) + 16ULL * vector, make_uint4(0, 0, 0, 0));
+          else
+            store_system(addends(peer, group.rank) + 16ULL * vector, value);
+        }
       } else {
         const int reducer = reducing_rank(vector, row);
-        if (reducer != group.rank)
+        if (group.loopback) {
+          if (reducer != group.rank) continue;
+#pragma unroll
+          for (int i = 1; i < kRanks; ++i)
+            store_system(
+                addends(group.rank, (group.rank + i) % kRanks) + 16ULL * shard_index(vector),
+                make_uint4(0, 0, 0, 0));
+        } else if (reducer != group.rank)
           store_system(addends(reducer, group.rank) + 16ULL * shard_index(vector), value);
       }
     }
@@ -316,10 +335,16 @@ struct Channel {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         const unsigned vector = vector_of(step);
-        if (vector >= vectors || reducing_rank(vector, row) != group.rank) continue;
+        if (vector >= vectors) continue;
+        if (reducing_rank(vector, row) != group.rank) {
+          if (group.loopback)
+            store_system(gathered(group.rank) + 16ULL * vector, replace_sentinel(x[step]));
+          continue;
+        }
         x[step] = reduce<(kRanks < 4 ? kRanks : 4)>(
             x[step], addends(group.rank, 0) + 16ULL * shard_index(vector), group.layout.shard_bytes,
             ExchangePhase::reduce_scatter);
+        if (group.loopback) continue;
 #pragma unroll
         for (int i = 1; i < kRanks; ++i)
           store_system(gathered((group.rank + i) % kRanks) + 16ULL * vector, x[step]);

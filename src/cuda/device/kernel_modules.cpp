@@ -79,7 +79,9 @@ constexpr KernelModule kKernelModules[] = {kernel_of::attention_decode,
                                            kernel_of::sample_threshold_cluster,
                                            kernel_of::sample_gumbel_max,
                                            kernel_of::sample_threshold_stream,
-                                           kernel_of::batch_slots};
+                                           kernel_of::batch_slots,
+                                           kernel_of::all_reduce_norm,
+                                           kernel_of::row_exchange};
 constexpr KernelModule kSm90KernelModules[] = {kernel_of::attention_wgmma,
                                                kernel_of::experts_down_wgmma,
                                                kernel_of::gemm_decode_swap_ab_sm90,

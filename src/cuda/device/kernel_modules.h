@@ -26,6 +26,8 @@ const void* sample_threshold_cluster();
 const void* sample_gumbel_max();
 const void* sample_threshold_stream();
 const void* batch_slots();
+const void* all_reduce_norm();
+const void* row_exchange();
 // Hopper's.
 const void* attention_wgmma();
 const void* experts_down_wgmma();
@@ -33,7 +35,5 @@ const void* gemm_decode_swap_ab_sm90();
 const void* gemm_prefill_sm90();
 const void* gemm_decode_unswapped_sm90();
 const void* gemm_grouped_decode_sm90();
-// The engine does not use these yet, so load_kernels() leaves them out.
-const void* all_reduce_norm();
 
 }  // namespace koho::cuda::kernel_of

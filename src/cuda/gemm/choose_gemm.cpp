@@ -12,9 +12,12 @@ namespace {
 constexpr int kDecodeTokensMax = 128;  // up to here GEMMs are memory-bound, beyond compute-bound
 constexpr int kManyTiles = 200;        // of 64 weight rows: CTAs enough for every multiprocessor
 
-bool aligned_for_bf16_vectors(const Gemm& p) {
-  return reinterpret_cast<std::uintptr_t>(p.x) % 16 == 0 && p.x_stride_bytes % 16 == 0 &&
-         reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0 && p.out_stride % 8 == 0;
+/// What prefill_192 and cuBLASLt take: an FP8 layer whose sides and rows suit 16-byte vectors.
+bool is_aligned_fp8_layer(const Gemm& p) {
+  return p.type == TileType::fp8 && p.epilogue == Epilogue::bf16 && p.rows % 16 == 0 &&
+         p.x_bytes % 16 == 0 && reinterpret_cast<std::uintptr_t>(p.x) % 16 == 0 &&
+         p.x_stride_bytes % 16 == 0 && reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0 &&
+         p.out_stride % 8 == 0;
 }
 
 /// The ring of the swap-AB kernel. Several CTAs that share a multiprocessor let the next GEMM's
@@ -77,11 +80,14 @@ DecodeGemmConfig choose_unswapped_one_wave(const Gemm& p, int multiprocessors) {
 
 GemmKernel choose_gemm(const Gemm& p, const GemmSupport& support) {
   const bool prefill = p.tokens > kDecodeTokensMax;
-  if (prefill && support.cublaslt && p.epilogue == Epilogue::bf16 && aligned_for_bf16_vectors(p)) {
+  if (prefill && is_aligned_fp8_layer(p)) {
+    // prefill_192 sums K whole. Without cuBLASLt a row has the bits that it has in decode.
+    const bool whole_k = choose_split_k(p.tiles, p.width_bytes) == 1;
     const PrefillTiling tiling = prefill_tiling(p, kPrefillTokensMax, support.multiprocessors);
-    return support.wgmma && prefill_utilization(tiling) >= kPrefillUtilizationMin
-               ? GemmKernel::prefill_192
-               : GemmKernel::cublaslt;
+    const bool faster = prefill_utilization(tiling) >= kPrefillUtilizationMin ||
+                        (whole_k && prefill_waves(tiling) == 1);
+    if (support.wgmma && (support.cublaslt ? faster : whole_k)) return GemmKernel::prefill_192;
+    if (support.cublaslt) return GemmKernel::cublaslt;
   }
   if (!support.wgmma || p.type == TileType::fp8_block) return GemmKernel::grouped_decode;
   return prefill ? GemmKernel::prefill_128 : GemmKernel::decode;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opens cuBLASLt when the first GPU backend is made, so that one program starts on machines with
-// and without it. cublaslt_library.cpp defines the functions of cublasLt.h that koho calls; each
-// passes its arguments on to the library.
+// and without it.
 #pragma once
+
+#include <string_view>
 
 #include "base/error.h"
 
@@ -12,5 +13,9 @@ namespace koho::cuda {
 /// before any function of cublasLt.h. Errors: not_found: no library, or one that lacks a function;
 /// says what to install. Threads: any.
 Status open_cublaslt();
+
+/// The library's function of this name. Requires: open_cublaslt() succeeded; koho calls the
+/// function.
+void* cublaslt_function(std::string_view name);
 
 }  // namespace koho::cuda

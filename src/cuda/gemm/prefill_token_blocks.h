@@ -49,6 +49,11 @@ constexpr double prefill_utilization(const PrefillTiling& cut) {
          (cut.clusters * prefill_cost(cut, num_prefill_token_blocks(cut)));
 }
 
+/// The most work tiles that a cluster takes.
+constexpr int prefill_waves(const PrefillTiling& cut) {
+  return ceil_div(num_prefill_token_blocks(cut) * cut.blocks, cut.clusters);
+}
+
 /// From this share on the prefill kernel is faster than cuBLASLt (docs/kernels/gemm.md).
 constexpr double kPrefillUtilizationMin = 0.55;
 

@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
+#include <string>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <utility>
 
 #include "base/arithmetic.h"
+#include "base/host_cpus.h"
 #include "base/log.h"
 #include "cuda/gemm/tiled_layout.h"
 #include "cuda/load/synthetic_weights.h"
@@ -19,7 +22,8 @@ namespace {
 constexpr std::int64_t kPieceBytes = 4 << 20;
 constexpr std::int64_t kJobBytesMin = 1 << 20;  // below, the backend copies on its own stream
 constexpr std::int64_t kRowsStep = 8;           // of a piece: what interleaving keeps together
-constexpr unsigned kThreadsMax = 14;            // on an H200 more threads load no faster
+constexpr std::size_t kThreadsMin = 2;          // one copies while the other waits for a page
+constexpr std::size_t kThreadsMax = 14;         // on an H200 more threads load no faster
 constexpr int kSlots = 2;
 constexpr std::chrono::seconds kTellEvery{2};
 
@@ -29,6 +33,23 @@ std::int64_t row_bytes_of(const ConstTensorView& view) {
 
 double gb(std::int64_t bytes) {
   return static_cast<double>(bytes) / 1e9;
+}
+
+/// The CPUs on which this rank's threads run.
+std::vector<int> cpus_of(const LoaderRank& rank) {
+  const std::vector<int> devices =
+      rank.devices.empty() ? std::vector<int>{rank.device} : rank.devices;
+  std::vector<std::optional<int>> nodes;
+  std::vector<std::vector<int>> cpus;
+  for (const int device : devices) {
+    std::array<char, 32> bus_id{};
+    // A bus id that the driver does not tell is an unknown node.
+    static_cast<void>(
+        cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device));
+    nodes.push_back(numa_node_of_pci(bus_id.data()));
+    cpus.push_back(nodes.back() ? cpus_of_numa_node(*nodes.back()) : std::vector<int>());
+  }
+  return share_of_cpus(rank.devices.empty() ? 0 : rank.rank, nodes, cpus, allowed_cpus());
 }
 
 }  // namespace
@@ -54,12 +75,21 @@ class Loader::LoaderThread {
     if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
   }
 
-  Status open(const std::shared_ptr<DeviceMemory>& memory) {
+  /// What one thread does for all: device memory is handed out to one at a time.
+  Status allocate_staging(const std::shared_ptr<DeviceMemory>& memory) {
+    for (Slot& slot : slots_) {
+      KOHO_TRY_ASSIGN(slot.staging,
+                      DeviceBlock::allocate(memory, kPieceBytes, "staging of weights"));
+    }
+    return {};
+  }
+
+  /// The rest, on the thread itself: pinned memory lies on the node of the thread that asks for it.
+  Status open(int device) {
+    KOHO_CUDA_TRY(cudaSetDevice(device));
     KOHO_CUDA_TRY(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     for (Slot& slot : slots_) {
       KOHO_TRY_ASSIGN(slot.pinned, allocate_pinned(kPieceBytes, "weights on their way"));
-      KOHO_TRY_ASSIGN(slot.staging,
-                      DeviceBlock::allocate(memory, kPieceBytes, "staging of weights"));
       KOHO_CUDA_TRY(cudaEventCreateWithFlags(&slot.free, cudaEventDisableTiming));
     }
     return {};
@@ -142,24 +172,25 @@ bool Loader::takes(const ConstTensorView& source) {
          kRowsStep * row_bytes_of(source) <= kPieceBytes;
 }
 
-Result<std::unique_ptr<Loader>> Loader::start(int device,
-                                              const std::shared_ptr<DeviceMemory>& memory,
-                                              LoadProgress* progress) {
-  std::unique_ptr<Loader> loader(new Loader());
-  loader->device_ = device;
-  loader->progress_ = progress;
+Result<std::unique_ptr<Loader>> Loader::start(const LoaderRank& rank,
+                                              const std::shared_ptr<DeviceMemory>& memory) {
+  std::unique_ptr<Loader> loader(new Loader(rank));
   loader->start_ = std::chrono::steady_clock::now();
-  const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 2U, kThreadsMax);
-  for (unsigned i = 0; i < threads; ++i) {
+  loader->cpus_ = cpus_of(rank);
+  const std::size_t threads = std::clamp(loader->cpus_.size(), kThreadsMin, kThreadsMax);
+  for (std::size_t i = 0; i < threads; ++i) {
     auto loader_thread = std::make_unique<LoaderThread>();
-    KOHO_TRY(loader_thread->open(memory));
+    KOHO_TRY(loader_thread->allocate_staging(memory));
     loader->threads_.push_back(std::move(loader_thread));
   }
+  loader->working_ = static_cast<std::int64_t>(threads);
   for (std::unique_ptr<LoaderThread>& loader_thread : loader->threads_)
     loader_thread->thread =
         std::thread([&self = *loader, &own = *loader_thread] { self.work(own); });
   return loader;
 }
+
+Loader::Loader(const LoaderRank& rank) : rank_(rank) {}
 
 Loader::~Loader() {
   {
@@ -175,7 +206,7 @@ Status Loader::put(const LoadJob& job) {
   {
     const std::lock_guard lock(mutex_);
     if (!status_.ok()) return status_.error();
-    if (progress_ != nullptr) progress_->expect(job.source.bytes());
+    if (rank_.progress != nullptr) rank_.progress->expect(job.source.bytes());
     for (std::int64_t row = 0; row < job.source.size(0); row += rows_each) {
       LoadJob piece = job;
       piece.source = job.source.slice(0, row, std::min(rows_each, job.source.size(0) - row));
@@ -192,48 +223,75 @@ Status Loader::put(const LoadJob& job) {
 }
 
 void Loader::work(LoaderThread& loader_thread) {
-  const cudaError_t bound = cudaSetDevice(device_);
+  static_cast<void>(keep_thread_on(cpus_));  // elsewhere it is as right, and slower
+  Status opened = loader_thread.open(rank_.device);
+  {
+    const std::lock_guard lock(mutex_);
+    --working_;
+    if (!opened.ok() && status_.ok()) {
+      status_ = std::move(opened);
+      pieces_.clear();
+    }
+  }
+  changed_.notify_all();
+  move_pieces(loader_thread);
+}
+
+void Loader::move_pieces(LoaderThread& loader_thread) {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stopping_ || !pieces_.empty(); });
-    if (stopping_) return;
+    changed_.wait(lock, [this] { return stopping_ || !status_.ok() || !pieces_.empty(); });
+    if (stopping_ || !status_.ok()) return;
     const LoadJob piece = pieces_.front();
     pieces_.pop_front();
     ++working_;
     lock.unlock();
-    Status status = bound == cudaSuccess ? loader_thread.move(piece)
-                                         : Status(cuda_error(bound, "cudaSetDevice"));
+    Status status = loader_thread.move(piece);
     lock.lock();
     --working_;
     bytes_done_ += piece.source.bytes();
-    if (progress_ != nullptr) progress_->arrived(piece.source.bytes());
+    if (rank_.progress != nullptr) rank_.progress->arrived(piece.source.bytes());
     if (!status.ok() && status_.ok()) {
       status_ = std::move(status);
       pieces_.clear();
     }
-    if (pieces_.empty() && working_ == 0) changed_.notify_all();
+    if (!status_.ok() || (pieces_.empty() && working_ == 0)) changed_.notify_all();
   }
+}
+
+void Loader::tell_progress() const {
+  if (rank_.rank != 0) return;
+  LoadProgress::Now now;
+  if (rank_.progress != nullptr) {
+    now = rank_.progress->now();
+  } else {
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    now = {.bytes_total = bytes_total_,
+           .bytes_done = bytes_done_,
+           .gb_per_s = gb(bytes_done_) / elapsed.count()};
+    now.left_s = gb(bytes_total_ - bytes_done_) / now.gb_per_s;
+  }
+  if (now.bytes_done == 0) return;  // no rate yet
+  log::info("weights: {:.1f} of {:.1f} GB on the device{}, {:.1f} GB/s, {:.0f} s left",
+            gb(now.bytes_done), gb(now.bytes_total), rank_.devices.size() > 1 ? "s" : "",
+            now.gb_per_s, now.left_s);
 }
 
 Status Loader::finish() {
   {
     std::unique_lock lock(mutex_);
     const auto done = [this] { return pieces_.empty() && working_ == 0; };
-    while (!changed_.wait_for(lock, kTellEvery, done)) {
-      const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
-      if (bytes_done_ == 0) continue;  // no rate yet
-      const double rate = gb(bytes_done_) / elapsed.count();
-      log::info("weights: {:.1f} of {:.1f} GB on the device, {:.1f} GB/s, {:.0f} s left",
-                gb(bytes_done_), gb(bytes_total_), rate, gb(bytes_total_ - bytes_done_) / rate);
-    }
+    while (!changed_.wait_for(lock, kTellEvery, done)) tell_progress();
     if (!status_.ok()) return status_.error();
   }
   for (std::unique_ptr<LoaderThread>& loader_thread : threads_) KOHO_TRY(loader_thread->settle());
   if (bytes_total_ == bytes_told_) return {};
   bytes_told_ = bytes_total_;
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
-  log::info("weights: {:.1f} GB on the device after {:.2f} s, {:.1f} GB/s", gb(bytes_total_),
-            elapsed.count(), gb(bytes_total_) / elapsed.count());
+  const std::string of_rank =
+      rank_.devices.size() > 1 ? fmt::format(" of rank {}", rank_.rank) : std::string();
+  log::info("weights{}: {:.1f} GB on the device after {:.2f} s, {:.1f} GB/s, {} threads", of_rank,
+            gb(bytes_total_), elapsed.count(), gb(bytes_total_) / elapsed.count(), threads_.size());
   return {};
 }
 

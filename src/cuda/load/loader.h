@@ -2,7 +2,8 @@
 // Copies large weights to the device while the checkpoint is read. Each thread has a stream and a
 // ring of pinned memory. It takes a block of rows, copies it to staging memory on the device (or
 // generates it there, for synthetic weights), and repacks it into tiles. The backend says which
-// rows go where; the order is not specified.
+// rows go where; the order is not specified. The ranks of a host divide its CPUs
+// (base/host_cpus.h): a rank's threads run near its GPU, and its pinned memory lies there.
 #pragma once
 
 #include <chrono>
@@ -31,12 +32,20 @@ struct LoadJob {
   std::uint8_t* copy = nullptr;      // [rows, columns] packed on the device, or null
 };
 
+/// Whose weights are loaded.
+struct LoaderRank {
+  int device = 0;  // the GPU's number
+  /// The GPUs of all ranks on this host, by rank, and this one's place; empty: it is alone.
+  std::vector<int> devices;
+  std::size_t rank = 0;
+  LoadProgress* progress = nullptr;  // may be null
+};
+
 class Loader {
  public:
-  /// Starts the threads. `device` is the GPU's number, `progress` may be null.
-  static Result<std::unique_ptr<Loader>> start(int device,
-                                               const std::shared_ptr<DeviceMemory>& memory,
-                                               LoadProgress* progress);
+  /// Starts the threads. Errors: resource_exhausted, device_error.
+  static Result<std::unique_ptr<Loader>> start(const LoaderRank& rank,
+                                               const std::shared_ptr<DeviceMemory>& memory);
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
   ~Loader();
@@ -46,23 +55,27 @@ class Loader {
 
   /// Takes a job over; its source must live until finish(). Errors: an earlier job's.
   Status put(const LoadJob& job);
-  /// Waits until every job is done, and says now and then how far it is. Errors: a job's.
+  /// Waits until every job is done. Rank 0 says now and then how far it is: with a LoadProgress
+  /// that is of all ranks that count in it. Errors: a job's.
   Status finish();
 
  private:
   struct Slot;
   class LoaderThread;
 
-  Loader() = default;
+  explicit Loader(const LoaderRank& rank);
   void work(LoaderThread& loader_thread);
+  /// Moves pieces until the loader stops.
+  void move_pieces(LoaderThread& loader_thread);
+  void tell_progress() const;
 
-  int device_ = 0;
-  LoadProgress* progress_ = nullptr;
+  LoaderRank rank_;
+  std::vector<int> cpus_;  // of its threads
   std::chrono::steady_clock::time_point start_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<LoadJob> pieces_;
-  std::int64_t working_ = 0;  // threads at a piece
+  std::int64_t working_ = 0;  // threads at a piece, or opening
   std::int64_t bytes_total_ = 0;
   std::int64_t bytes_done_ = 0;
   std::int64_t bytes_told_ = 0;  // of which the end was logged

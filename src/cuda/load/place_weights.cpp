@@ -113,7 +113,11 @@ Result<bool> CudaBackend::enqueue_large(const ConstTensorView& source,
                                         std::uint8_t* copy) {
   if (!Loader::takes(source)) return false;
   if (loader_ == nullptr) {
-    KOHO_TRY_ASSIGN(loader_, Loader::start(options_.device, memory_, options_.progress));
+    KOHO_TRY_ASSIGN(loader_, Loader::start({.device = options_.device,
+                                            .devices = options_.rank_devices,
+                                            .rank = options_.rank,
+                                            .progress = options_.progress},
+                                           memory_));
   }
   LoadJob job;
   job.source = source;

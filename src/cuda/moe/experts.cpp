@@ -17,9 +17,11 @@ namespace koho::cuda {
 namespace {
 
 // Token-expert pairs per expert from which on the prefill kernel runs (docs/kernels/experts.md).
-// Thin experts, of which a rank has a slice, keep the value that they were measured with.
-constexpr std::int64_t kPrefillRowsPerExpert = 24;
-constexpr std::int64_t kPrefillRowsPerThinExpert = 96;
+// The decode kernels for few experts, and for thin ones, of which a rank has a slice, last longer.
+constexpr std::int64_t kPrefillRowsPerExpert = 12;
+constexpr std::int64_t kPrefillRowsPerFewExperts = 24;
+constexpr std::int64_t kPrefillRowsPerThinExpert = 32;
+constexpr std::int64_t kFewExpertsMax = 40;  // that a rank has
 
 /// Divides the scratch memory; with a null base it only counts the bytes.
 class ScratchAllocator {
@@ -42,9 +44,7 @@ class ScratchAllocator {
 /// weight rows of `width_bytes`. It saves the kernel that quantises between both GEMMs, 1 to 4 us
 /// whatever the number of experts: 20 and 40 whole experts gain 2 to 4 %, 129 lose 2 %.
 bool thin_or_few(std::int64_t width_bytes, std::int64_t count) {
-  constexpr std::int64_t kWideExpertsMax = 40;
-  return width_bytes <= kDownThinWidth ||
-         (width_bytes <= kDownWidthMax && count <= kWideExpertsMax);
+  return width_bytes <= kDownThinWidth || (width_bytes <= kDownWidthMax && count <= kFewExpertsMax);
 }
 
 /// Whether a launch_experts_down_*() runs the down projection `p` of `count` experts of `columns`
@@ -190,8 +190,10 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
                         ? 1
                         : choose_token_tiles(std::max(std::min(tokens, roomy_tokens), least));
   // With many rows per expert the GEMMs are compute-bound, and the prefill kernel has larger tiles.
-  const std::int64_t prefill_rows =
-      group.down.width_bytes > kDownThinWidth ? kPrefillRowsPerExpert : kPrefillRowsPerThinExpert;
+  const std::int64_t prefill_rows = group.down.width_bytes <= kDownThinWidth
+                                        ? kPrefillRowsPerThinExpert
+                                    : count <= kFewExpertsMax ? kPrefillRowsPerFewExperts
+                                                              : kPrefillRowsPerExpert;
   const bool prefill = wgmma_ && routing != nullptr && tokens * top_k >= prefill_rows * experts &&
                        fp8 && p.x_bytes % 16 == 0;
   // Token rows of full blocks are a fair part of the L2 traffic. A work tile of two weight tiles
@@ -295,9 +297,10 @@ Status CudaBackend::multiply_down(const GroupCall& call,
   d.row_tiles = d.type == TileType::fp8 ? kernels.row_tiles : 1;
   d.out = s.y;
   d.out_stride = down.rows;
+  // One token meets few experts.
+  const std::int64_t met = call.single() ? call.top_k() + 1 : call.count;
   const bool quantises =
-      !call.single() && !kernels.prefill &&
-      takes_experts_down(d, down.columns, call.count, kernels.token_tiles, wgmma_);
+      !kernels.prefill && takes_experts_down(d, down.columns, met, kernels.token_tiles, wgmma_);
   if (down.type == TileType::bf16 || quantises) {
     d.x = reinterpret_cast<const std::uint8_t*>(s.inner);
     d.x_stride_bytes = 2 * stride;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The down projection (w2) of routed experts in decode, a grouped GEMM that quantises the experts'
 // inner rows itself (contract: Backend::experts). For FP8 weights with a scale per row: of thin
-// experts (rows <= 512 bytes), and of few whole experts (rows <= 1,536 bytes) with few tokens.
-// There a quantising kernel between the two GEMMs, and GEMM tiles of one short row, cost more than
-// they do. Two versions of the tile: experts_down_wgmma.cu and experts_down_portable.cu (mma.sync).
+// experts (rows <= 512 bytes), and of few whole experts (rows <= 1,536 bytes) with few tokens, such
+// as those of one token. There a quantising kernel between the two GEMMs, and GEMM tiles of one
+// short row, cost more than they do. Two versions of the tile: experts_down_wgmma.cu and
+// experts_down_portable.cu (mma.sync).
 //
 //   grid     persistent. The tiles of 64 weight rows of all token blocks, one token block after the
 //            other, are cut into equal ranges, one per CTA: a CTA meets few token blocks, and all
@@ -45,13 +46,41 @@ constexpr int kMultiprocessorShared = 228 * 1024;
 constexpr int kReserved = 1024;  // bytes that the system keeps per CTA
 constexpr int kQuantizedBarrier = 1;
 
+/// The token blocks with rows, as one warp sees them; its lanes act together. Those of a step of
+/// one token are the shared expert's and those of the choices that this rank has: lane i knows
+/// choice i.
+struct TokenBlockList {
+  const Gemm& p;
+  int expert = -1;          // that this lane's choice fell on
+  std::uint32_t local = 0;  // choices whose experts are here
+
+  __device__ __forceinline__ explicit TokenBlockList(const Gemm& p) : p(p) {
+    if (p.single_ids == nullptr) return;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (lane < p.single_token_blocks - shared()) expert = p.single_ids[lane] - p.single_first;
+    local = __ballot_sync(0xFFFFFFFFU, expert >= 0 && expert < p.single_count);
+  }
+  __device__ __forceinline__ int shared() const { return p.single_shared ? 1 : 0; }
+  __device__ __forceinline__ int count() const {
+    return p.single_ids == nullptr ? *p.token_block_count : shared() + __popc(local);
+  }
+  __device__ __forceinline__ ExpertTokenBlock at(int index) const {
+    if (p.single_ids == nullptr) return p.token_blocks[index];
+    if (index < shared()) return {p.single_count, 0, 1, 0, 1};
+    std::uint32_t left = local;
+    for (int i = shared(); i < index; ++i) left &= left - 1;
+    const int choice = __ffs(static_cast<int>(left)) - 1;
+    return {__shfl_sync(0xFFFFFFFFU, expert, choice), choice + shared(), 1, 0, 1};
+  }
+};
+
 /// The tiles of this CTA, counted through all token blocks.
 struct TileRange {
   int begin;
   int end;
 };
-__device__ __forceinline__ TileRange tile_range_of(const Gemm& p) {
-  const std::int64_t tiles = static_cast<std::int64_t>(*p.token_block_count) * p.tiles;
+__device__ __forceinline__ TileRange tile_range_of(const Gemm& p, const TokenBlockList& blocks) {
+  const std::int64_t tiles = static_cast<std::int64_t>(blocks.count()) * p.tiles;
   return {static_cast<int>(tiles * blockIdx.x / gridDim.x),
           static_cast<int>(tiles * (blockIdx.x + 1) / gridDim.x)};
 }
@@ -106,12 +135,15 @@ struct PipelineStages {
 
 /// The producer warp: waits for an empty stage, then copies a tile's weights (and scales) into it.
 template <bool kWide>
-__device__ void load_tiles(const Gemm& p, PipelineStages<kWide> stages, const TileRange& run) {
+__device__ void load_tiles(const Gemm& p,
+                           PipelineStages<kWide> stages,
+                           const TokenBlockList& blocks,
+                           const TileRange& run) {
   const std::uint64_t policy = evict_first_policy();
   const int tile_bytes = kTileRows * p.width_bytes;
   int token_block = run.begin / p.tiles;
   int tile = run.begin % p.tiles;
-  int expert = run.begin < run.end ? p.token_blocks[token_block].expert : 0;
+  int expert = run.begin < run.end ? blocks.at(token_block).expert : 0;
   for (int index = run.begin; index < run.end; ++index) {
     const std::int64_t at = static_cast<std::int64_t>(expert) * p.tiles + tile;
     for (int part = 0; part < stages.each(); ++part) {
@@ -132,7 +164,7 @@ __device__ void load_tiles(const Gemm& p, PipelineStages<kWide> stages, const Ti
     }
     if (++tile == p.tiles && index + 1 < run.end) {
       tile = 0;
-      expert = p.token_blocks[++token_block].expert;
+      expert = blocks.at(++token_block).expert;
     }
   }
 }
@@ -253,12 +285,13 @@ __device__ __forceinline__ void finish_tile(const Gemm& p,
 template <template <int> class TileMma, int kTiles, bool kWide>
 __device__ void mma_tiles(const Gemm& p,
                           PipelineStages<kWide> stages,
+                          const TokenBlockList& blocks,
                           const TileRange& run,
                           std::uint8_t* quantized,
                           float* x_scales) {
   const int row = static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
   for (int index = run.begin; index < run.end;) {
-    const ExpertTokenBlock token_block = p.token_blocks[index / p.tiles];
+    const ExpertTokenBlock token_block = blocks.at(index / p.tiles);
     int tile = index % p.tiles;
     const int stop = min(run.end, index + p.tiles - tile);
     // All consumers have read the previous token block's quantised rows.
@@ -313,13 +346,14 @@ __global__ void __launch_bounds__(kThreads, kResident)
     fence_mbarrier_init();
   }
   __syncthreads();
-  const TileRange run = tile_range_of(p);
+  const TokenBlockList blocks(p);
+  const TileRange run = tile_range_of(p, blocks);
   if (warp_index() == kConsumerThreads / 32) {
-    load_tiles(p, stages, run);
+    load_tiles(p, stages, blocks, run);
     return;
   }
   pdl_begin();
-  mma_tiles<TileMma, kTiles, kWide>(p, stages, run, quantized, x_scales);
+  mma_tiles<TileMma, kTiles, kWide>(p, stages, blocks, run, quantized, x_scales);
 }
 
 template <template <int> class TileMma, int kTiles, bool kWide, int kResident>

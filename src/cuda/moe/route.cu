@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router (contract: Backend::route): the cluster kernel for 65 to 2,047 tokens, and the plain
+// The router (contract: Backend::route): the cluster kernel for 65 to 1,919 tokens, and the plain
 // kernels for every shape that the others do not take (choose_route.cpp).
 //
 // Cluster kernel: a cluster of 16 CTAs takes 16 tokens at a time.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router of 2,048 tokens and more (contract: Backend::route), with the sums of route.cuh and no
+// The router of 1,920 tokens and more (contract: Backend::route), with the sums of route.cuh and no
 // clusters, whose exchange costs 4 us for each 16 tokens.
 //
-//   grid     a CTA takes 64 tokens and all experts; a warp has 16 experts
+//   grid     a CTA takes kTokens tokens and all experts; a warp has 16 experts
 //   weights  from L2, by cp.async seven steps before their use, into shared memory that each lane
 //            has to itself. Every CTA reads all of them
 //   tokens   two splits of H at a time in shared memory
@@ -18,8 +18,8 @@
 namespace koho::cuda {
 namespace {
 
-constexpr int kTokens = 64;
-constexpr int kTiles = kTokens / 8;
+constexpr int kTokensFew = 32;
+constexpr int kTokensMany = 64;
 constexpr int kPrefetch = 7;  // steps whose copies are in flight
 constexpr int kScoreRow = kFastExperts + 8;
 
@@ -31,14 +31,18 @@ constexpr int token_row(int hidden) {
 }
 
 /// Bytes for token rows and weights in flight, or for the scores that replace them.
-constexpr int shared_bytes(int row, int threads) {
-  return std::max(2 * kTokens * kScoreRow * static_cast<int>(sizeof(float)),
-                  2 * kTokens * row * 2 + kPrefetch * 2 * threads * 16);
+constexpr int shared_bytes(int tokens, int row, int threads) {
+  return std::max(2 * tokens * kScoreRow * static_cast<int>(sizeof(float)),
+                  2 * tokens * row * 2 + kPrefetch * 2 * threads * 16);
 }
-static_assert(shared_bytes(token_row(kRouteSplitK * kFastStepsMax * kRouteStep),
-                           kFastExperts * 2) <= 227 * 1024);
+constexpr int shared_bytes_max(int tokens) {
+  return shared_bytes(tokens, token_row(kRouteSplitK * kFastStepsMax * kRouteStep),
+                      kFastExperts * 2);
+}
+static_assert(shared_bytes_max(kTokensMany) <= 227 * 1024);
 
 /// Adds a split's sums to the logits and clears the sums.
+template <int kTiles>
 __device__ __forceinline__ void add_split(float (&logits)[kTiles][4], float (&sums)[kTiles][2][4]) {
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile)
@@ -51,6 +55,7 @@ __device__ __forceinline__ void add_split(float (&logits)[kTiles][4], float (&su
 
 /// Starts the copies of split `split` of the token rows: 16 bytes a lane, a warp a row. Absent rows
 /// are the last row again.
+template <int kTokens>
 __device__ __forceinline__ void fetch_split(const Route& p,
                                             Bf16* tokens,
                                             int row,
@@ -69,6 +74,7 @@ __device__ __forceinline__ void fetch_split(const Route& p,
   }
 }
 
+template <int kTokens, int kTiles = kTokens / 8>
 __global__ void __launch_bounds__(kFastExperts * 2, 1)
     route_many_kernel(const __grid_constant__ Route p, int row) {
   extern __shared__ __align__(16) std::uint8_t raw[];
@@ -103,7 +109,7 @@ __global__ void __launch_bounds__(kFastExperts * 2, 1)
   wait_on_dependent_grids();
   const int warps = static_cast<int>(blockDim.x) / 32;
   const auto fetch_tokens = [&](int split) {
-    fetch_split(p, tokens, row, first_token, split, warp, warps, lane);
+    fetch_split<kTokens>(p, tokens, row, first_token, split, warp, warps, lane);
   };
   float logits[kTiles][4] = {};
   float sums[kTiles][2][4] = {};
@@ -169,23 +175,31 @@ __global__ void __launch_bounds__(kFastExperts * 2, 1)
                                       selection + i * kScoreRow);
 }
 
-}  // namespace
-
-cudaError_t launch_route_many(const Route& p, cudaStream_t stream) {
+template <int kTokens>
+cudaError_t launch(const Route& p, cudaStream_t stream) {
+  const auto kernel = route_many_kernel<kTokens>;
   static PerDevice prepared;
-  const cudaError_t ready = prepared.once([] {
-    return cudaFuncSetAttribute(
-        route_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-        shared_bytes(token_row(kRouteSplitK * kFastStepsMax * kRouteStep), kFastExperts * 2));
+  const cudaError_t ready = prepared.once([&] {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                shared_bytes_max(kTokens));
   });
   if (ready != cudaSuccess) return ready;
   const int row = token_row(p.hidden);
   const int threads = (p.experts + 15) / 16 * 32;
-  return launch_kernel(
-      route_many_kernel,
-      {dim3(static_cast<unsigned>((p.tokens + kTokens - 1) / kTokens)),
-       dim3(static_cast<unsigned>(threads)), static_cast<std::size_t>(shared_bytes(row, threads))},
-      stream, p, row);
+  return launch_kernel(kernel,
+                       {dim3(static_cast<unsigned>((p.tokens + kTokens - 1) / kTokens)),
+                        dim3(static_cast<unsigned>(threads)),
+                        static_cast<std::size_t>(shared_bytes(kTokens, row, threads))},
+                       stream, p, row);
+}
+
+}  // namespace
+
+cudaError_t launch_route_many(const Route& p, cudaStream_t stream) {
+  // Every CTA reads all weights, so few tokens a CTA only where they give an H200's 132
+  // multiprocessors one CTA at most.
+  return p.tokens <= 132 * kTokensFew ? launch<kTokensFew>(p, stream)
+                                      : launch<kTokensMany>(p, stream);
 }
 
 const void* kernel_of::route_many() {

@@ -85,6 +85,19 @@ __global__ void count_kernel(const CountReset reset) {
   }
 }
 
+__global__ void count_sampled_kernel(const CountSampled count) {
+  pdl_begin();
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (row >= count.row_count) return;
+  const std::int64_t slot = count.rows[row].counts_slot;
+  const std::int32_t id = count.ids[row];
+  // NOTE: an id is within the vocabulary by contract; one that is not would touch foreign memory.
+  if (slot < 0 || slot >= count.slots || id < 0 || id >= count.vocabulary) return;
+  ++count.entries[slot * count.vocabulary + id];
+  count.nonzero[slot * count.nonzero_words + race_bitmap_word(id)] |=
+      static_cast<std::int32_t>(race_bitmap_bit(id));
+}
+
 unsigned blocks_for(std::int64_t count) {
   return static_cast<unsigned>((count + kThreads - 1) / kThreads);
 }
@@ -110,6 +123,11 @@ cudaError_t launch_reset_counts(const CountReset& reset, cudaStream_t stream) {
       reset.prompt_count > reset.output_count ? reset.prompt_count : reset.output_count;
   if (cleared != cudaSuccess || most == 0) return cleared;
   return launch_kernel(count_kernel, {dim3(blocks_for(most)), dim3(kThreads)}, stream, reset);
+}
+
+cudaError_t launch_count_sampled(const CountSampled& count, cudaStream_t stream) {
+  return launch_kernel(count_sampled_kernel, {dim3(blocks_for(count.row_count)), dim3(kThreads)},
+                       stream, count);
 }
 
 const void* kernel_of::gather_copy() {

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Schemas, expressions, EBNF grammars and structural tags: compiling ends within its limits in a
+// grammar or an error that is the client's; a walk through the grammar finds at every step that the
+// mask and accept() agree, that a token is allowed or the text may end, and that rolling back gives
+// the same mask. Texts of a schema are JSON. The first byte chooses the kind of constraint.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/check.h"
+#include "base/json.h"
+#include "grammar/constraint.h"
+#include "grammar/grammar_compiler.h"
+#include "tokenizer/tokenizer.h"
+
+namespace koho {
+namespace {
+
+constexpr std::int64_t kVocabulary = 4096;
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer loaded =
+      std::move(*Tokenizer::load(std::string(KOHO_SOURCE_DIR) + "/models/tiny/tokenizer.json"));
+  return loaded;
+}
+
+Constraint constraint_of(unsigned kind, std::string text) {
+  switch (kind % 4U) {
+    case 0:
+      return Constraint::regex(std::move(text));
+    case 1:
+      return Constraint::ebnf(std::move(text));
+    case 2:
+      return Constraint::structural_tag(std::move(text));
+    default:
+      return Constraint::json_schema(std::move(text));
+  }
+}
+
+bool is_set(const std::vector<std::uint32_t>& mask, std::int32_t token) {
+  return ((mask[static_cast<std::size_t>(token) / 32] >> (token % 32)) & 1U) != 0;
+}
+
+/// Walks up to 24 tokens; returns the text, if it may end there.
+std::string walk(const CompiledGrammar& grammar, std::uint32_t seed) {
+  Result<std::unique_ptr<Matcher>> matcher = grammar.start();
+  KOHO_CHECK(matcher.ok());
+  std::vector<std::uint32_t> mask(mask_words(kVocabulary));
+  std::vector<std::uint32_t> again(mask.size());
+  std::string text;
+  for (int step = 0; step < 24; ++step) {
+    if (!(*matcher)->fill_mask(mask).ok())
+      return {};  // a step beyond its time is the request's end
+    std::int32_t chosen = -1;
+    for (std::int32_t i = 0; i < tokenizer().vocab_size() && chosen < 0; ++i) {
+      const auto token = static_cast<std::int32_t>(
+          (seed + static_cast<std::uint32_t>(i) * 2654435761U) % tokenizer().vocab_size());
+      if (is_set(mask, token)) chosen = token;
+    }
+    for (std::int32_t token = 0; token < tokenizer().vocab_size() && chosen < 0; ++token)
+      if (is_set(mask, token)) chosen = token;
+    if (chosen < 0) {
+      KOHO_CHECK((*matcher)->can_end());
+      return text;
+    }
+    const std::int32_t refused = static_cast<std::int32_t>(seed % kVocabulary);
+    if (!is_set(mask, refused) && refused < tokenizer().vocab_size())
+      KOHO_CHECK(!(*matcher)->accept(refused).ok());
+    const Status taken = (*matcher)->accept(chosen);
+    if (!taken.ok() && taken.error().code != ErrorCode::invalid_argument) return {};
+    KOHO_CHECK(taken.ok());
+    if (step % 4 == 3 && (*matcher)->rollback(1).ok()) {
+      if (!(*matcher)->fill_mask(again).ok()) return {};
+      KOHO_CHECK(mask == again);
+      if (!(*matcher)->accept(chosen).ok()) return {};
+    }
+    text += tokenizer().token_bytes(chosen);
+    seed = seed * 1664525U + 1013904223U;
+    if ((*matcher)->can_end() && seed % 3U == 0) return text;
+  }
+  return {};
+}
+
+}  // namespace
+}  // namespace koho
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace koho;
+  if (size < 2) return 0;
+  static GrammarCompiler compiler(tokenizer(), kVocabulary, [] {
+    GrammarLimits limits;
+    limits.compile_us_max = 300'000;
+    limits.compile_bytes_max = 256U << 20U;
+    return limits;
+  }());
+  const unsigned kind = data[0];
+  std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const auto compiled = compiler.compile(constraint_of(kind, text));
+  if (!compiled.ok()) {
+    const ErrorCode code = compiled.error().code;
+    KOHO_CHECK(code == ErrorCode::invalid_argument || code == ErrorCode::resource_exhausted);
+    KOHO_CHECK(!compiled.error().message.empty());
+    return 0;
+  }
+  const std::string sampled = walk(**compiled, static_cast<std::uint32_t>(size) * 97U + kind);
+  if (kind % 4U == 3 && !sampled.empty()) KOHO_CHECK(json::parse(sampled).ok());
+  return 0;
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/llama.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "api/completions.h"
+#include "api/field_table.h"
+#include "base/json_writer.h"
+
+namespace koho::api {
+namespace {
+
+using chat::Json;
+
+constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+    {"n_predict", "max_tokens"},
+    {"repeat_penalty", "repetition_penalty"},
+    {"n_probs", "logprobs"},
+};
+
+std::string_view name_of(std::string_view given) {
+  for (const auto& [theirs, ours] : kNames)
+    if (theirs == given) return ours;
+  return given;
+}
+
+/// llama.cpp has one prompt and one answer a request.
+class LlamaResponder final : public Responder {
+ public:
+  LlamaResponder(const GenerationRequest& request, const Model& model)
+      : model_(model), streams_(request.stream) {}
+
+  void begin(const AnswerStart& started, std::string& /*out*/) override {
+    prompt_tokens_ = started.prompt_tokens;
+  }
+
+  void piece(const Piece& piece, std::string& out) override {
+    if (piece.event->token >= 0) ++tokens_;
+    if (piece.finish != Finish::none) {
+      stop_type_ = piece.finish == Finish::length ? "limit"
+                   : !piece.stop_string.empty()   ? "word"
+                                                  : "eos";
+      stop_word_ = piece.stop_string;
+    }
+    if (!streams_) {
+      content_ += piece.text;
+      return;
+    }
+    if (piece.text.empty()) return;
+    out += R"(data: {"index":0,"content":)";
+    append_json_string(out, piece.text);
+    fmt::format_to(std::back_inserter(out),
+                   R"(,"stop":false,"id_slot":0,"tokens_predicted":{},"tokens_evaluated":{}}})"
+                   "\n\n",
+                   tokens_, prompt_tokens_);
+  }
+
+  void end(const AnswerTotals& ended, std::string& out) override {
+    out += streams_ ? R"(data: {"index":0,"content":)" : R"({"index":0,"content":)";
+    append_json_string(out, content_);
+    out += R"(,"stop":true,"id_slot":0,"truncated":false,"model":)";
+    append_json_string(out, model_.names.front());
+    out += R"(,"stopping_word":)";
+    append_json_string(out, stop_word_);
+    const auto ms = [](std::int64_t us) { return static_cast<double>(us) / 1e3; };
+    const auto rate = [](std::int64_t tokens, double milliseconds) {
+      return milliseconds > 0.0 ? static_cast<double>(tokens) * 1e3 / milliseconds : 0.0;
+    };
+    const std::int64_t computed = ended.usage.prompt_tokens - ended.usage.cached_tokens;
+    const double prompt_ms = ms(ended.timings.prefill_us);
+    const double predicted_ms = ms(ended.timings.decode_us);
+    fmt::format_to(
+        std::back_inserter(out),
+        R"(,"stop_type":"{}","tokens_predicted":{},"tokens_evaluated":{},"tokens_cached":{},)"
+        R"("timings":{{"prompt_n":{},"prompt_ms":{:.3f},"prompt_per_second":{:.3f},"predicted_n":{},)"
+        R"("predicted_ms":{:.3f},"predicted_per_second":{:.3f},"cache_n":{}}}}})",
+        stop_type_, ended.usage.completion_tokens, ended.usage.prompt_tokens,
+        ended.usage.prompt_tokens + ended.usage.completion_tokens, computed, prompt_ms,
+        rate(computed, prompt_ms), ended.usage.completion_tokens, predicted_ms,
+        rate(ended.usage.completion_tokens, predicted_ms), ended.usage.cached_tokens);
+    if (streams_) out += "\n\n";
+  }
+
+  void fail(const ApiError& error, std::string& out) override {
+    if (!streams_) return;
+    out += R"(data: {"error":{"code":)";
+    append_json_integer(out, error.status);
+    out += R"(,"message":)";
+    append_json_string(out, error.message);
+    out += R"(,"type":"server_error"}})"
+           "\n\n";
+  }
+
+  void ping(std::string& out) override {
+    if (streams_) out += ":\n\n";
+  }
+
+ private:
+  const Model& model_;
+  bool streams_;
+  std::int64_t prompt_tokens_ = 0;
+  std::int64_t tokens_ = 0;
+  std::string content_;
+  std::string_view stop_type_ = "none";
+  std::string stop_word_;
+};
+
+}  // namespace
+
+bool reads_of_llama_completion(std::string_view name) {
+  return name == "json_schema" || name == "grammar" || reads_of_completions(name_of(name));
+}
+
+Refusal read_llama_completion(const Json& body, const Model& model, GenerationRequest& request) {
+  Json made = Json::object();
+  Json constraint = Json::object();
+  for (std::size_t i = 0; i < body.keys.size(); ++i) {
+    const std::string& key = body.keys[i];
+    const bool schema = key == "json_schema";
+    if (schema || key == "grammar") {
+      const bool none = body.items[i].is_null() || body.items[i] == Json::string("");
+      if (!none) constraint.set(schema ? "json" : "grammar", body.items[i]);
+    } else {
+      made.set(name_of(key), body.items[i]);
+    }
+  }
+  if (!constraint.keys.empty()) made.set("structured_outputs", std::move(constraint));
+  // llama.cpp answers until the model stops.
+  if (made.find("max_tokens") == nullptr) made.set("max_tokens", {});
+  Refusal refused = read_completion(made, model, request);
+  if (refused)
+    for (const auto& [theirs, ours] : kNames)
+      if (refused->param == ours && body.find(theirs) != nullptr) refused->param = theirs;
+  if (!refused && (request.prompts.size() > 1 || request.base.choices > 1))
+    return wrong_field("prompt", "/completion takes one prompt and gives one answer");
+  return refused;
+}
+
+std::unique_ptr<Responder> respond_llama_completion(const GenerationRequest& request,
+                                                    const Model& model) {
+  return std::make_unique<LlamaResponder>(request, model);
+}
+
+}  // namespace koho::api

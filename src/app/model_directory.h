@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a user calls a model, as a directory: a path, or a name of Hugging Face that is in its
+// cache. What koho cannot read is refused here with what to do instead; nothing is downloaded.
+#pragma once
+
+#include <string>
+
+#include "base/error.h"
+
+namespace koho::app {
+
+/// The directory that `given` names. `whole`: it must have config.json and safetensors files; or
+/// else only be a directory. Errors: not_found, with the command that fetches a name of Hugging
+/// Face; unsupported (GGUF, PyTorch); invalid_argument (a file inside the directory).
+Result<std::string> find_model(const std::string& given, bool whole = true);
+
+/// Where -m has not named the model, the first of a command's positional arguments does: then
+/// `model` takes it, and the others move up by one. `words` has one place more than the command has
+/// words of its own. Errors: invalid_argument (a word too many).
+Status take_model_word(std::string& model, std::initializer_list<std::string*> words);
+
+}  // namespace koho::app

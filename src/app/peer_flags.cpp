@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/peer_flags.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+
+namespace koho::app {
+namespace {
+
+using Takes = PeerFlag::Takes;
+using Verdict = PeerFlag::Verdict;
+
+constexpr auto kSame = Verdict::as_it_is;
+constexpr auto kRenamed = Verdict::renamed;
+constexpr auto kRefused = Verdict::refused;
+constexpr auto kNone = Takes::nothing;
+constexpr auto kValue = Takes::value;
+constexpr auto kMaybe = Takes::maybe;
+
+// Of a flag with several rows the first that holds for the value counts.
+constexpr PeerFlag kTable[] = {
+    // ---- the model and its numbers
+    {"--model-path", kValue, "", kRenamed, "--model"},
+    {"--dtype", kValue, "auto,bfloat16,bf16", kSame,
+     "koho computes in BF16, with weights as the checkpoint has them"},
+    {"--dtype", kValue, "", kRefused,
+     "koho computes in BF16, with weights as the checkpoint has them"},
+    {"--quantization,-q", kValue, "fp8,compressed-tensors,auto", kSame,
+     "the checkpoint says how its weights are quantised"},
+    {"--quantization,-q", kValue, "", kRefused,
+     "koho reads FP8 (compressed-tensors, fp8) and BF16 checkpoints"},
+    {"--trust-remote-code", kNone, "", kSame, "koho runs no code of a model directory"},
+    {"--tokenizer-mode,--config-format,--model-impl", kValue, "auto,hf,fast,vllm,sglang", kSame,
+     "koho reads the files of Hugging Face itself"},
+    {"--tokenizer,--tokenizer-path,--hf-config-path", kValue, "", kRefused,
+     "the tokenizer and the config are those of the model's directory"},
+    {"--revision,--tokenizer-revision,--download-dir,--hf-token", kValue, "", kRefused,
+     "koho downloads nothing: hf download NAME --revision REVISION --local-dir DIR"},
+    {"--hf-repo,-hf,-hfr,--hf-file,-hff,--model-url,-mu", kValue, "", kRefused,
+     "koho downloads nothing and reads no GGUF: hf download zai-org/GLM-4.7-FP8 --local-dir "
+     "GLM-4.7-FP8"},
+    {"--task,--runner,--convert", kValue, "auto,generate,none", kSame, "koho generates text"},
+    {"--generation-config", kValue, "auto", kSame,
+     "the defaults of sampling are those of generation_config.json"},
+    {"--override-generation-config", kValue, "", kRefused, "a request carries its own sampling"},
+    {"--language-model-only", kNone, "", kSame, "the model reads text only"},
+    {"--limit-mm-per-prompt,--mm-processor-cache-type,--mm-encoder-tp-mode,--mmproj", kValue, "",
+     kRefused, "the model reads text only"},
+    {"--enable-lora", kNone, "", kRefused, "koho has no LoRA"},
+    {"--lora-modules,--lora-paths,--lora", kValue, "", kRefused, "koho has no LoRA"},
+    {"--rope-scaling,--rope-theta,--rope-freq-base,--rope-freq-scale,--hf-overrides", kValue, "",
+     kRefused, "the model is as its config.json says"},
+
+    // ---- chat
+    {"--jinja", kNone, "", kSame, "GLM's chat templates are built in (--chat-template)"},
+    {"--no-jinja", kNone, "", kRefused, "GLM's chat templates are built in (--chat-template)"},
+    {"--chat-template-content-format", kValue, "auto,string,openai", kSame,
+     "koho takes both forms of content"},
+    {"--enable-auto-tool-choice", kNone, "", kSame, "tool calls are always enabled"},
+    {"--tool-call-parser,--tool-parser", kValue, "glm*,auto", kSame,
+     "the parser of GLM is built in"},
+    {"--tool-call-parser,--tool-parser", kValue, "", kRefused,
+     "the model is a GLM, whose parser is built in: glm47 or glm45"},
+    {"--reasoning-parser", kValue, "glm*,auto", kSame, "the parser of GLM is built in"},
+    {"--reasoning-parser", kValue, "", kRefused,
+     "the model is a GLM, whose parser is built in: glm45"},
+    {"--reasoning-format", kValue, "auto,deepseek", kSame,
+     "reasoning is apart from the answer, as reasoning_content"},
+    {"--reasoning-format", kValue, "", kRefused,
+     "reasoning is apart from the answer; a request with separate_reasoning false has it inside"},
+    {"--reasoning-budget", kValue, "-1", kSame, "reasoning is unlimited"},
+    {"--reasoning-budget", kValue, "", kRefused,
+     "a request says so: thinking_budget, or enable_thinking false in chat_template_kwargs"},
+    {"--enable-prompt-tokens-details", kNone, "", kSame, "usage always has cached_tokens"},
+    {"-cnv,--conversation,-i,--interactive,-if", kNone, "", kRefused, "use koho chat DIR"},
+    {"-no-cnv,--no-conversation,-st,--single-turn,--no-display-prompt", kNone, "", kSame,
+     "koho run answers once, without the prompt"},
+
+    // ---- ranks and devices
+    {"--distributed-executor-backend", kValue, "mp,uni", kSame, "koho starts the ranks itself"},
+    {"--distributed-executor-backend", kValue, "", kRefused, "koho starts the ranks itself"},
+    {"--pipeline-parallel-size,--pp-size,-pp,--pp,--nnodes,--decode-context-parallel-size,-dcp",
+     kValue, "1", kSame, "koho runs on one machine, every layer on every rank"},
+    {"--node-rank", kValue, "0", kSame, "koho runs on one machine"},
+    {"--pipeline-parallel-size,--pp-size,-pp,--pp,--nnodes,--node-rank,--dist-init-addr,"
+     "--decode-context-parallel-size,-dcp",
+     kValue, "", kRefused, "koho runs on one machine, every layer on every rank (--ranks)"},
+    {"--disable-custom-all-reduce", kNone, "", kSame, "koho chooses the collectives itself"},
+    {"--all2all-backend,--moe-a2a-backend,--moe-backend,--moe-runner-backend,--attention-backend,"
+     "--decode-attention-backend,--prefill-attention-backend,--sampling-backend,--grammar-backend,"
+     "--guided-decoding-backend,--structured-outputs-config.backend",
+     kValue, "", kSame, "koho has one of these, its own"},
+    {"--enable-eplb", kNone, "", kRefused, "koho has no redundant experts"},
+    {"-ngl,--n-gpu-layers,--gpu-layers", kValue, "all,auto,-1,>=93", kSame,
+     "all layers run on --device"},
+    {"-ngl,--n-gpu-layers,--gpu-layers", kValue, "0", kRefused, "use --device cpu"},
+    {"-ngl,--n-gpu-layers,--gpu-layers", kValue, "", kRefused,
+     "all layers run on --device, never only some"},
+    {"-mg,--main-gpu", kValue, "0", kSame, "koho starts at GPU 0"},
+    {"-mg,--main-gpu", kValue, "", kRefused, "CUDA_VISIBLE_DEVICES chooses GPUs"},
+    {"-sm,--split-mode,-ts,--tensor-split", kValue, "", kRefused, "use --ranks N"},
+    {"-ot,--override-tensor,-ncmoe,--n-cpu-moe", kValue, "", kRefused,
+     "all weights are on --device, never a part on the host"},
+    {"-cmoe,--cpu-moe", kNone, "", kRefused,
+     "all weights are on --device, never a part on the host"},
+    {"--cpu-offload-gb", kValue, "0", kSame, "all weights are on --device"},
+    {"--cpu-offload-gb", kValue, "", kRefused,
+     "all weights are on --device, never a part on the host"},
+    {"-fit,--fit", kMaybe, "", kSame, "the memory plan is made at the start (koho inspect)"},
+    {"-tb,--threads-batch", kValue, "", kRefused, "--threads is for prefill and decode alike"},
+
+    // ---- memory and batching
+    {"--swap-space", kValue, "", kSame,
+     "a preempted request is computed again, nothing is swapped"},
+    {"--block-size,--page-size", kValue, "64", kSame, "a KV page holds 64 tokens"},
+    {"--block-size,--page-size", kValue, "", kRefused, "a KV page holds 64 tokens"},
+    {"-ctk,--cache-type-k,-ctv,--cache-type-v", kValue, "bf16,f16", kSame,
+     "keys and values are BF16"},
+    {"-ctk,--cache-type-k,-ctv,--cache-type-v", kValue, "", kRefused,
+     "use --kv-dtype fp8 (of serve: --kv-cache-dtype)"},
+    {"--calculate-kv-scales", kNone, "", kSame, "FP8 keys and values have scales of their own"},
+    {"--enable-chunked-prefill,--enable-mixed-chunk,-cb,--cont-batching,--async-scheduling", kNone,
+     "", kSame, "koho always does so"},
+    {"--no-enable-chunked-prefill,-nocb,--no-cont-batching", kNone, "", kRefused,
+     "koho always batches continuously and prefills in chunks"},
+    {"-kvu,--kv-unified", kNone, "", kSame, "all requests share one KV cache"},
+    {"-b,--batch-size,-ub,--ubatch-size", kValue, "", kSame,
+     "koho chooses the tokens of a step (--prefill-chunk)"},
+    {"--scheduling-policy,--schedule-policy", kValue, "fcfs,priority", kSame,
+     "requests run in order of priority, then of arrival"},
+    {"--scheduling-policy,--schedule-policy", kValue, "", kRefused,
+     "requests run in order of priority, then of arrival"},
+    {"-fa,--flash-attn", kMaybe, "on,auto,1,true", kSame,
+     "attention never writes its scores to memory"},
+    {"-fa,--flash-attn", kMaybe, "", kRefused, "attention never writes its scores to memory"},
+    {"--mmap", kNone, "", kSame, "weights are mapped"},
+    {"--no-mmap,--mlock", kNone, "", kRefused,
+     "a CPU reads the mapped files, a GPU has its own copy; nothing is locked"},
+    {"--context-shift", kNone, "", kRefused, "an answer ends where the context is full"},
+    {"--no-context-shift", kNone, "", kSame, "an answer ends where the context is full"},
+
+    // ---- how it runs
+    {"--enforce-eager,--disable-cuda-graph", kNone, "", kSame,
+     "CUDA graphs run the same kernels and stay enabled"},
+    {"--compilation-config,-O,--cuda-graph-max-bs,--max-seq-len-to-capture", kValue, "", kSame,
+     "nothing is compiled at the start; koho captures the graphs it needs"},
+    {"--enable-torch-compile", kNone, "", kSame, "nothing is compiled at the start"},
+    {"--no-warmup,--warmup,--skip-server-warmup", kNone, "", kSame, "koho needs no warm-up"},
+    {"--spec-,--speculative-,-md,--model-draft,--draft,--draft-max,--draft-min,--mtp", kValue, "",
+     kRefused,
+     "koho has no speculative decoding yet; leave it out: the answers are the same, one token a "
+     "step"},
+    {"--enable-custom-logit-processor,--logits-processors", kNone, "", kRefused,
+     "koho runs no code of others"},
+    {"--mirostat,--dry-,--xtc-,--samplers,--sampler-seq,--typical,--top-nsigma", kValue, "",
+     kRefused, "koho has no such sampler (koho serve --help-sampling lists its own)"},
+
+    // ---- the server
+    {"--metrics,--slots,--props,--webui,--enable-metrics", kNone, "", kSame,
+     "koho always has them"},
+    {"--no-slots,--no-webui", kNone, "", kRefused, "koho always has them; --api-key guards them"},
+    {"--disable-uvicorn-access-log,--disable-fastapi-docs", kNone, "", kSame, "koho has neither"},
+    {"--uvicorn-log-level,--verbosity,-lv", kValue, "", kRefused, "use --log-level"},
+    {"-v,--verbose,--log-verbose", kNone, "", kRefused, "use --log-level debug"},
+    {"--kv-cache-free-gpu-memory-fraction", kValue, "", kRefused,
+     "use --gpu-memory-utilization, the share of weights and KV cache together"},
+    {"--max-num-queued-tokens", kValue, "", kRefused, "use --max-num-queued-reqs"},
+
+    // ---- other names
+    {"-n,--predict,--n-predict,--max-new-tokens", kValue, "", kRenamed, "--max-tokens"},
+    {"-c,--ctx-size,--max-model-len,--context-length,--max-seq-len", kValue, "", kRenamed,
+     "--context"},
+    {"-t", kValue, "", kRenamed, "--threads"},
+    {"--temp", kValue, "", kRenamed, "--temperature"},
+    {"-s,--random-seed", kValue, "", kRenamed, "--seed"},
+    {"--repeat-penalty", kValue, "", kRenamed, "--repetition-penalty"},
+    {"-sys,--system-prompt", kValue, "", kRenamed, "--system"},
+    {"-p,--prompt", kValue, "", kRenamed, "--chat"},
+    {"-tp,--tp,--tp-size,--tensor-parallel-size", kValue, "", kRenamed, "--ranks"},
+    {"--kv-cache-dtype", kValue, "", kRenamed, "--kv-dtype"},
+    {"-np,--parallel,--max-num-seqs,--max-running-requests,--max-concurrency", kValue, "", kRenamed,
+     "--concurrency"},
+    {"--num-prompts", kValue, "", kRenamed, "--requests"},
+    {"--input-len,--random-input-len", kValue, "", kRenamed, "--prompt-len"},
+    {"--output-len,--random-output-len", kValue, "", kRenamed, "--gen-len"},
+    {"--max-num-batched-tokens,--chunked-prefill-size", kValue, "", kRenamed, "--prefill-chunk"},
+    {"--num-gpu-blocks-override", kValue, "", kRenamed, "--kv-pages"},
+    {"--no-enable-prefix-caching,--disable-radix-cache", kNone, "", kRenamed, "--no-prefix-cache"},
+};
+
+/// Calls `f(item)` for each item of "a,b,c" until it says true; whether one did.
+template <typename F>
+bool any_item(std::string_view list, F&& f) {
+  while (!list.empty()) {
+    const std::size_t comma = std::min(list.find(','), list.size());
+    if (f(list.substr(0, comma))) return true;
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  return false;
+}
+
+bool has_flag(const PeerFlag& row, std::string_view flag) {
+  return any_item(row.flags, [flag](std::string_view name) {
+    return flag == name || (name.ends_with('-') && flag.starts_with(name));
+  });
+}
+
+/// Whether the row holds for `value`. A flag that stands alone is as good as "on".
+bool holds_for(const PeerFlag& row, std::string_view value) {
+  if (row.values.empty() || row.takes == Takes::nothing) return true;
+  if (row.takes == Takes::maybe && value.empty()) value = "on";
+  return any_item(row.values, [value](std::string_view item) {
+    if (item.starts_with(">=")) {
+      const auto number = parse_integer<std::int64_t>(value);
+      return number && *number >= parse_integer<std::int64_t>(item.substr(2)).value_or(0);
+    }
+    if (item.ends_with('*')) return value.starts_with(item.substr(0, item.size() - 1));
+    return value == item;
+  });
+}
+
+std::string with_value(const PeerFlag& row, std::string_view flag, std::string_view value) {
+  if (row.takes == Takes::nothing || value.empty()) return std::string(flag);
+  return fmt::format("{} {}", flag, value);
+}
+
+}  // namespace
+
+bool takes_next(const PeerFlag& row, std::string_view next) {
+  constexpr std::array<std::string_view, 7> kWords{"on", "off", "auto", "0", "1", "true", "false"};
+  if (row.takes == Takes::maybe) return std::ranges::find(kWords, next) != kWords.end();
+  return row.takes == Takes::value;
+}
+
+const PeerFlag* find_peer_flag(std::string_view flag, std::optional<std::string_view> value) {
+  for (const PeerFlag& row : kTable) {
+    if (!has_flag(row, flag)) continue;
+    const bool own = value && takes_next(row, *value);
+    if (holds_for(row, own ? *value : std::string_view())) return &row;
+  }
+  return nullptr;
+}
+
+std::string note_of(const PeerFlag& row, std::string_view flag, std::string_view value) {
+  return fmt::format("{} has no effect: {}", with_value(row, flag, value), row.says);
+}
+
+Error refusal_of(const PeerFlag& row, std::string_view flag, std::string_view value) {
+  return make_error(ErrorCode::invalid_argument, "{} is not supported: {}",
+                    with_value(row, flag, value), row.says);
+}
+
+std::string peer_flags_text() {
+  std::string out =
+      "Flags of vLLM, SGLang and llama.cpp that koho does not have itself. Those that serve has "
+      "under "
+      "their\nown names (koho serve --help) need no translation.\n";
+  for (const auto& [verdict, title] :
+       {std::pair(Verdict::renamed, "Taken as another flag, where a command has that"),
+        std::pair(Verdict::as_it_is, "Accepted, with a line that says why nothing changes"),
+        std::pair(Verdict::refused, "Refused, with the reason")}) {
+    out += fmt::format("\n{}:\n", title);
+    for (const PeerFlag& row : kTable) {
+      if (row.verdict != verdict) continue;
+      const std::string_view values =
+          row.values.empty() && row.takes == Takes::value && verdict != Verdict::renamed
+              ? "VALUE"
+              : row.values;
+      out += fmt::format("  {}{}{}\n      {}\n", row.flags, values.empty() ? "" : " ", values,
+                         row.says);
+    }
+  }
+  return out;
+}
+
+}  // namespace koho::app

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "app/rank_flags.h"
+
+#include <fmt/ranges.h>
+
+#include "app/model_flags.h"
+
+namespace koho::app {
+
+void RankFlags::apply(RuntimeOptions& runtime) const {
+  runtime.ranks = ranks;
+  runtime.device.devices = devices;
+  runtime.device.collectives = *choose_collectives(collectives);
+  runtime.experts =
+      experts == "sliced" ? ExpertLayout::tensor_parallel : ExpertLayout::expert_parallel;
+  runtime.attention =
+      attention == "dp" ? AttentionLayout::data_parallel : AttentionLayout::tensor_parallel;
+  runtime.executor = executor_kind(executor);
+  runtime.worker = kOwnProgram;
+}
+
+std::string RankFlags::text() const {
+  const RankFlags usual;
+  return flag_text("ranks", ranks, usual.ranks) +
+         (devices.empty() ? "" : fmt::format(" --devices {}", fmt::join(devices, ","))) +
+         flag_text("collectives", collectives, usual.collectives) +
+         flag_text("experts", experts, usual.experts) +
+         flag_text("attention", attention, usual.attention) +
+         flag_text("executor", executor, usual.executor);
+}
+
+void add_cut_flags(CommandLine& command, RankFlags& flags) {
+  command.add_option("--ranks", flags.ranks, "Ranks that share the model")
+      ->check(between(1, static_cast<int>(kWorkerRanksMax)))
+      ->capture_default_str();
+  command
+      .add_option("--devices", flags.devices,
+                  "GPU of each rank, or one for all; left out: rank 0 on GPU 0, rank 1 on GPU 1")
+      ->delimiter(',')
+      ->check(at_least(0));
+  command
+      .add_option(
+          "--collectives", flags.collectives,
+          "What GPUs exchange data through: peer (each other's memory), nccl, or auto: peer "
+          "where every GPU reaches every other")
+      ->check(one_of({"auto", "peer", "nccl"}))
+      ->capture_default_str();
+  command
+      .add_option("--experts", flags.experts,
+                  "Experts over ranks: whole (each rank has some) or sliced (a slice of all)")
+      ->check(one_of({"whole", "sliced"}))
+      ->capture_default_str();
+}
+
+void add_rank_flags(CommandLine& command, RankFlags& flags) {
+  add_cut_flags(command, flags);
+  command
+      .add_option("--attention", flags.attention,
+                  "Attention over ranks: tp (some heads of every request) or dp (all heads of some "
+                  "requests)")
+      ->check(one_of({"tp", "dp"}))
+      ->capture_default_str();
+  command
+      .add_option("--executor", flags.executor,
+                  "Ranks as processes, started anew when one fails, or as threads of this process; "
+                  "auto: process on GPUs, thread on the CPU")
+      ->check(one_of({"auto", "process", "thread"}))
+      ->capture_default_str();
+}
+
+ExecutorKind executor_kind(const std::string& name) {
+  if (name == "process") return ExecutorKind::process;
+  return name == "thread" ? ExecutorKind::thread : ExecutorKind::automatic;
+}
+
+std::string executor_name(ExecutorKind kind) {
+  if (kind == ExecutorKind::process) return "process";
+  return kind == ExecutorKind::thread ? "thread" : "auto";
+}
+
+}  // namespace koho::app

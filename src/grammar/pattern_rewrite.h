@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rewrites regular expressions to what xgrammar reads: (?i), \p{…} and a look-ahead that excludes
+// words at the beginning. Private to src/grammar.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace koho {
+
+/// Rewrites the expressions of one schema.
+class PatternRewriter {
+ public:
+  /// The characters of a property, as the inside of a class; nullopt: Unicode does not have it.
+  using Properties = std::map<std::string, std::optional<std::string>, std::less<>>;
+
+  /// The same expression without:
+  ///   (?i) at the beginning: each ASCII letter becomes a class of both cases;
+  ///   \p{L}, \p{N} and other properties: classes of the characters below U+0530 that have the
+  ///     property, and of the longer runs of such characters above (some rare characters that have
+  ///     the property do not match);
+  ///   ^(?!a|b) before ".*" or ".+": the strings that do not begin with a word; with $ behind the
+  ///     words: that are none of them.
+  /// Errors: unsupported_schema with what to write instead: other look-around, \P{…}, a property
+  /// that Unicode does not have, (?i) with other letters.
+  Result<std::string> rewrite(std::string_view pattern);
+
+ private:
+  Properties properties_;
+};
+
+/// An expression for all strings, without quotation marks, backslashes and control characters, that
+/// are none of `words`, or with `prefixes` begin with none; `empty`: the empty string, too.
+/// Requires: each word is non-empty printable ASCII without quotation marks and backslashes.
+std::string pattern_without(std::span<const std::string> words, bool prefixes, bool empty);
+
+}  // namespace koho

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Groups of one client and priority; within each a list a size class, by arrival.
+#include "scheduler/fair_order.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "base/check.h"
+
+namespace koho {
+
+std::int32_t FairOrder::size_class(std::int32_t tokens) const {
+  const auto pages = static_cast<std::uint32_t>(std::max(tokens - 1, 0) / tokens_per_page_);
+  return static_cast<std::int32_t>(std::bit_width(pages));
+}
+
+void FairOrder::join(Sequence& sequence, std::uint64_t client) {
+  std::size_t place = groups_.size();
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const Group& group = groups_[i];
+    if (group.live == 0) {
+      place = i;
+    } else if (group.client == client && group.priority == sequence.priority) {
+      place = i;
+      break;
+    }
+  }
+  if (place == groups_.size()) groups_.emplace_back();
+  Group& group = groups_[place];
+  if (group.live == 0) {
+    group.client = client;
+    group.priority = sequence.priority;
+    group.served = 0;
+  }
+  ++group.live;
+  group.served = std::max(group.served, clocks_[static_cast<std::size_t>(sequence.priority)]);
+  sequence.group = static_cast<std::int32_t>(place);
+}
+
+void FairOrder::leave(Sequence& sequence) {
+  --groups_[static_cast<std::size_t>(sequence.group)].live;
+  sequence.group = -1;
+}
+
+void FairOrder::begin_step(std::span<const std::int32_t> running) {
+  constexpr std::uint64_t kNobody = std::numeric_limits<std::uint64_t>::max();
+  std::array<std::uint64_t, kPriorities> least;
+  least.fill(kNobody);
+  const auto count = [&](const Group& group) {
+    std::uint64_t& lowest = least[static_cast<std::size_t>(group.priority)];
+    lowest = std::min(lowest, group.served);
+  };
+  for (const std::int32_t index : running) count(group_of(at(index)));
+  for (const Group& group : groups_)
+    if (group.classes != 0) count(group);
+  for (std::size_t i = 0; i < clocks_.size(); ++i)
+    if (least[i] != kNobody) clocks_[i] = std::max(clocks_[i], least[i]);
+}
+
+void FairOrder::charge(const Sequence& sequence, std::int32_t tokens) {
+  Group& group = groups_[static_cast<std::size_t>(sequence.group)];
+  const std::uint64_t clock = clocks_[static_cast<std::size_t>(group.priority)];
+  group.served = std::max(group.served, clock) + static_cast<std::uint64_t>(tokens);
+}
+
+void FairOrder::insert(Sequence& sequence, std::int32_t tokens) {
+  sequence.tokens_to_compute = tokens;
+  const auto size = static_cast<std::size_t>(size_class(tokens));
+  Group& group = groups_[static_cast<std::size_t>(sequence.group)];
+  Ends& list = group.lists[size];
+  const std::int32_t index = sequence.id.index;
+  std::int32_t before = list.tail;
+  if (before != -1 && at(before).arrival > sequence.arrival) {
+    std::int32_t after = list.head;
+    while (at(after).arrival < sequence.arrival) after = at(after).next_of_size;
+    before = at(after).previous_of_size;
+  }
+  const std::int32_t after = before == -1 ? list.head : at(before).next_of_size;
+  sequence.previous_of_size = before;
+  sequence.next_of_size = after;
+  (before == -1 ? list.head : at(before).next_of_size) = index;
+  (after == -1 ? list.tail : at(after).previous_of_size) = index;
+  group.classes |= std::uint32_t{1} << size;
+}
+
+void FairOrder::remove(Sequence& sequence) {
+  const auto size = static_cast<std::size_t>(size_class(sequence.tokens_to_compute));
+  Group& group = groups_[static_cast<std::size_t>(sequence.group)];
+  Ends& list = group.lists[size];
+  const std::int32_t before = sequence.previous_of_size;
+  const std::int32_t after = sequence.next_of_size;
+  (before == -1 ? list.head : at(before).next_of_size) = after;
+  (after == -1 ? list.tail : at(after).previous_of_size) = before;
+  sequence.previous_of_size = -1;
+  sequence.next_of_size = -1;
+  if (list.head == -1) group.classes &= ~(std::uint32_t{1} << size);
+}
+
+Sequence* FairOrder::first(std::int32_t class_end) const {
+  if (class_end <= 0) return nullptr;
+  const std::uint32_t wanted = (std::uint32_t{1} << class_end) - 1U;
+  Sequence* best = nullptr;
+  std::int32_t best_class = 0;
+  for (const Group& group : groups_) {
+    const std::uint32_t classes = group.classes & wanted;
+    if (classes == 0) continue;
+    const std::int32_t size = std::countr_zero(classes);
+    Sequence& candidate = at(group.lists[static_cast<std::size_t>(size)].head);
+    if (best != nullptr && !comes_before(candidate, size, *best, best_class)) continue;
+    best = &candidate;
+    best_class = size;
+  }
+  return best;
+}
+
+bool FairOrder::comes_before(const Sequence& a,
+                             std::int32_t a_class,
+                             const Sequence& b,
+                             std::int32_t b_class) const {
+  if (a.priority != b.priority) return a.priority < b.priority;
+  const Group& a_group = group_of(a);
+  const Group& b_group = group_of(b);
+  const bool a_within = within_share(a_group);
+  if (a_within != within_share(b_group)) return a_within;
+  if (!a_within && a_group.served != b_group.served) return a_group.served < b_group.served;
+  if (a_class != b_class) return a_class < b_class;
+  return a.arrival < b.arrival;
+}
+
+}  // namespace koho

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The order in which most of a step's prefill is given away: the better priority, then clients
+// within their share, then the prompt with the least left to compute, by size class, then the first
+// come. Prompts of one class are computed one after another; a short one passes all of them.
+//
+// A client's share, as in start-time fair queueing: each has a count of the prefill tokens it was
+// given, and is within its share up to a burst beyond the least of those that have prefill to do.
+// Beyond that whoever was given least comes first. A client that begins to ask starts from that
+// least count: nobody saves up a right to the whole device by having been idle.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "scheduler/limits.h"
+#include "scheduler/sequence.h"
+
+namespace koho {
+
+class FairOrder {
+ public:
+  FairOrder(std::vector<Sequence>& sequences, std::int32_t tokens_per_page, std::int32_t burst)
+      : sequences_(sequences),
+        tokens_per_page_(tokens_per_page),
+        burst_(static_cast<std::uint64_t>(burst)) {}
+
+  /// Class 0: up to a page of tokens; each further class holds twice as many.
+  std::int32_t size_class(std::int32_t tokens) const;
+
+  /// A sequence of `client` was submitted, or ended. May allocate when it is submitted.
+  void join(Sequence& sequence, std::uint64_t client);
+  void leave(Sequence& sequence);
+  /// A step is planned in which those of `running` have prefill to do, beside all that wait.
+  void begin_step(std::span<const std::int32_t> running);
+  /// The step gives the sequence `tokens` of prefill.
+  void charge(const Sequence& sequence, std::int32_t tokens);
+  /// The sequence begins to wait, with about `tokens` to compute, or no longer waits. O(1) for a
+  /// newcomer; one that returns walks past those of its class that came before it.
+  void insert(Sequence& sequence, std::int32_t tokens);
+  void remove(Sequence& sequence);
+  /// The first of those that wait and whose size class is below `class_end`, or nullptr.
+  Sequence* first(std::int32_t class_end) const;
+  /// Whether `a` comes before `b`, with so many tokens left to compute.
+  bool precedes(const Sequence& a,
+                std::int32_t a_tokens,
+                const Sequence& b,
+                std::int32_t b_tokens) const {
+    return comes_before(a, size_class(a_tokens), b, size_class(b_tokens));
+  }
+
+  static constexpr std::int32_t kSizeClasses = 26;  // 2^24 tokens in pages of one
+
+ private:
+  struct Ends {
+    std::int32_t head = -1;
+    std::int32_t tail = -1;
+  };
+  /// The sequences of one client and priority.
+  struct Group {
+    std::uint64_t client = 0;
+    std::int32_t priority = 0;
+    std::int32_t live = 0;  // 0: the group may be given away
+    std::uint64_t served = 0;
+    std::uint32_t classes = 0;  // bit i: some of class i wait
+    std::array<Ends, kSizeClasses> lists;
+  };
+  Sequence& at(std::int32_t index) const { return sequences_[static_cast<std::size_t>(index)]; }
+  const Group& group_of(const Sequence& sequence) const {
+    return groups_[static_cast<std::size_t>(sequence.group)];
+  }
+  bool within_share(const Group& group) const {
+    return group.served <= clocks_[static_cast<std::size_t>(group.priority)] + burst_;
+  }
+  bool comes_before(const Sequence& a,
+                    std::int32_t a_class,
+                    const Sequence& b,
+                    std::int32_t b_class) const;
+
+  std::vector<Sequence>& sequences_;
+  std::int32_t tokens_per_page_;
+  std::uint64_t burst_;
+  std::vector<Group> groups_;
+  std::array<std::uint64_t, kPriorities> clocks_{};  // least served() of those with prefill to do
+};
+
+}  // namespace koho

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// The API keys of a server: what each may use, and what it has used. Knows no HTTP and no files.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "api/error.h"
+#include "base/error.h"
+#include "engine/request.h"
+
+namespace koho::server {
+
+/// One key as the operator wrote it. Zero limits mean none.
+struct ApiKeySettings {
+  // NOLINTNEXTLINE(google-explicit-constructor): a key without limits is its text.
+  ApiKeySettings(std::string text = {}) : secret(std::move(text)) {}
+  ApiKeySettings(const char* text) : secret(text) {}
+
+  std::string secret;
+  std::string name;                      // for metrics and log; "": only the hash
+  std::int64_t requests_at_once = 0;     // waiting and running
+  std::int64_t requests_per_minute = 0;  // accepted, evenly: unused ones are saved for a minute
+  /// Of prompts and answers, in the same way. A request starts while its prompt fits, or nothing of
+  /// the minute is used; its answer is charged as it comes, and may leave a debt.
+  std::int64_t tokens_per_minute = 0;
+  std::int32_t priority = 0;  // the best that its requests can have
+  std::string cache_salt;     // its prompts share cached pages only under this salt; "": with all
+};
+
+/// {"keys": [{"key": …, "name": …, "requests_at_once": …, "requests_per_minute": …,
+/// "tokens_per_minute": …, "priority": …, "cache_salt": …}, …]}, or the array alone.
+/// Errors: invalid_argument with the member's path: unknown, of another type, out of range, no key,
+/// a key twice.
+Result<std::vector<ApiKeySettings>> parse_api_keys(std::string_view json);
+
+/// A key in use. Threads: any.
+class ApiKey {
+ public:
+  explicit ApiKey(ApiKeySettings settings);
+
+  /// A request begins, or is refused (429, Retry-After) and need not end().
+  api::Refusal begin(std::int64_t now_us);
+  /// It needs the prompt's tokens, or is refused (429) and must end().
+  api::Refusal take_prompt(std::int64_t tokens, std::int64_t now_us);
+  /// Of a prompt that was taken, so many tokens were not computed: the engine refused them.
+  void give_back(std::int64_t tokens);
+  void add_generated(std::int64_t tokens, std::int64_t now_us);
+  void end();
+
+  /// Sets what the key says of a request: client, priority, cache salt.
+  void apply(Request& request) const;
+  /// OpenAI's x-ratelimit-* header fields; none without limits.
+  std::vector<std::pair<std::string_view, std::string>> fields(std::int64_t now_us) const;
+  bool has_limits() const;
+  bool matches(std::string_view given) const;
+
+  /// The key's name on the metrics page and in the log: eight hexadecimal digits.
+  const std::string& hash() const { return hash_; }
+  ApiKeySettings settings() const;
+  /// New limits for the same secret; what was used stays.
+  void change(ApiKeySettings settings);
+
+  struct Usage {
+    std::int64_t live = 0;
+    std::uint64_t requests = 0;  // begun
+    std::uint64_t prompt_tokens = 0;
+    std::uint64_t generated_tokens = 0;
+    std::uint64_t refused = 0;  // for a limit
+  };
+  Usage usage() const;
+
+ private:
+  /// What is left of a limit a minute; it comes back evenly.
+  struct Allowance {
+    double left = 0;
+    std::int64_t at_us = 0;
+
+    void refill(std::int64_t per_minute, std::int64_t now_us);
+    /// Until `wanted` are left.
+    std::int64_t wait_us(double wanted, std::int64_t per_minute) const;
+  };
+  api::Refusal refuse(std::string message, std::int64_t wait_us);
+  void refill(std::int64_t now_us);
+
+  const std::string secret_;
+  mutable std::mutex mutex_;
+  ApiKeySettings settings_;
+  std::string hash_;
+  std::uint64_t client_;
+  Allowance requests_;
+  Allowance tokens_;
+  Usage usage_;
+};
+
+/// All keys of a server; immutable but for what the keys count.
+class ApiKeys {
+ public:
+  ApiKeys() = default;
+  /// Keys that `before` has too keep what they counted.
+  ApiKeys(std::vector<ApiKeySettings> settings, const ApiKeys& before);
+
+  bool empty() const { return keys_.empty(); }
+  /// The key that equals `given`, or null. Takes the same time wherever they differ.
+  std::shared_ptr<ApiKey> find(std::string_view given) const;
+  const std::vector<std::shared_ptr<ApiKey>>& all() const { return keys_; }
+
+ private:
+  std::vector<std::shared_ptr<ApiKey>> keys_;
+};
+
+}  // namespace koho::server

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a worker process can do wrong, one thing at a time: end while nothing is computed, stop,
+// hang in a step, write anything into the shared memory, fail at its start.
+#include <chrono>
+#include <csignal>
+#include <fcntl.h>
+#include <functional>
+#include <random>
+#include <string>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include "plan/flat_result.h"
+#include "runtime/runtime.h"
+#include "tests/processes/process_list.h"
+#include "tests/processes/worker_engine.h"
+#include "tests/support/temporary_directory.h"
+
+namespace koho::testing {
+namespace {
+
+bool wait_for(const std::function<bool()>& done) {
+  for (int i = 0; i < 60'000; ++i) {
+    if (done()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+class WorkerFaults : public ::testing::Test {
+ protected:
+  void SetUp() override { write_worker_model(directory_.path()); }
+
+  std::unique_ptr<WorkerEngine> start(std::int64_t silence_us_max = 10'000'000,
+                                      std::int64_t step_deadline_us = 600'000'000) {
+    return WorkerEngine::start(directory_.path(), {.program = KOHO_BINARY,
+                                                   .silence_us_max = silence_us_max,
+                                                   .step_deadline_us = step_deadline_us});
+  }
+  static bool recovers(WorkerEngine& engine, std::uint64_t times = 1) {
+    return wait_for([&] {
+      const Statistics now = engine.engine().statistics();
+      return now.recoveries >= times && now.device_up;
+    });
+  }
+  KnownAnswer answer_of_threads(std::size_t index) {
+    const auto threads = WorkerEngine::start(directory_.path(), {});
+    return read_answer(*threads->submit(index));
+  }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(WorkerFaults, AWorkerThatEndsWhileNothingIsComputedIsReplacedAtOnce) {
+  const auto engine = start();
+  ASSERT_NE(engine, nullptr);
+  EXPECT_EQ(read_answer(*engine->submit(2)), answer_of_threads(2));
+  kill(engine->processes().processes()[1], SIGKILL);
+  EXPECT_TRUE(recovers(*engine));
+  EXPECT_EQ(read_answer(*engine->submit(3)), answer_of_threads(3));
+}
+
+TEST_F(WorkerFaults, AStoppedWorkerIsNoticedByItsSilence) {
+  const auto engine = start(200'000);
+  ASSERT_NE(engine, nullptr);
+  const auto stream = engine->submit(5);
+  kill(engine->processes().processes()[0], SIGSTOP);
+  EXPECT_TRUE(recovers(*engine));
+  EXPECT_EQ(read_answer(*stream), answer_of_threads(5));
+}
+
+TEST_F(WorkerFaults, AStepBeyondItsDeadlineIsAHang) {
+  // Nothing is said about silence: only the deadline can notice.
+  const auto engine = start(1'000'000'000, 300'000);
+  ASSERT_NE(engine, nullptr);
+  const auto stream = engine->submit(5);
+  kill(engine->processes().processes()[1], SIGSTOP);
+  EXPECT_TRUE(recovers(*engine));
+  EXPECT_EQ(read_answer(*stream), answer_of_threads(5));
+}
+
+TEST_F(WorkerFaults, TheTerminalsSignalsAreTheFrontsToAnswer) {
+  const auto engine = start();
+  ASSERT_NE(engine, nullptr);
+  for (const pid_t process : engine->processes().processes())
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) kill(process, signal);
+  EXPECT_EQ(read_answer(*engine->submit(1)), answer_of_threads(1));
+  EXPECT_EQ(engine->engine().statistics().device_failures, 0U);
+}
+
+/// Another process' shared memory, mapped through its descriptor.
+struct ForeignMemory {
+  std::byte* data = nullptr;
+  std::size_t size = 0;
+
+  ForeignMemory(pid_t process, int descriptor) {
+    const int file =
+        open(fmt::format("/proc/{}/fd/{}", process, descriptor).c_str(), O_RDWR | O_CLOEXEC);
+    struct stat info {};
+    if (file < 0 || fstat(file, &info) != 0) return;
+    void* mapped = mmap(nullptr, static_cast<std::size_t>(info.st_size), PROT_READ | PROT_WRITE,
+                        MAP_SHARED, file, 0);
+    close(file);
+    if (mapped == MAP_FAILED) return;
+    data = static_cast<std::byte*>(mapped);
+    size = static_cast<std::size_t>(info.st_size);
+  }
+  ~ForeignMemory() {
+    if (data != nullptr) munmap(data, size);
+  }
+};
+
+TEST_F(WorkerFaults, WhatABrokenWorkerWritesHarmsNobody) {
+  // Of the second rank, whose results are only compared: with wrong bytes in them the step fails,
+  // and is computed anew.
+  const auto engine = start();
+  ASSERT_NE(engine, nullptr);
+  std::vector<KnownAnswer> known;
+  for (std::size_t index = 0; index < 6; ++index) known.push_back(answer_of_threads(index));
+  std::mt19937 random(3);
+  for (int round = 0; round < 30; ++round) {
+    std::vector<std::shared_ptr<OutputStream>> streams;
+    for (std::size_t index = 0; index < 6; ++index) streams.push_back(engine->submit(index));
+    const std::vector<pid_t> processes = engine->processes().processes();
+    if (processes.size() == 2) {
+      const ForeignMemory control(processes[1], kControlMemory);
+      const ForeignMemory steps(processes[1], kStepMemory);
+      ASSERT_TRUE(control.data != nullptr && steps.data != nullptr);
+      // The last bytes of the step memory are the second rank's two results, of eight rows.
+      const std::size_t results = 2 * flat_result_bytes(8) / 64 * 64;
+      auto* words = reinterpret_cast<Control*>(control.data);
+      for (int i = 0; i < 200; ++i) {
+        steps.data[steps.size - 1 - random() % results] = static_cast<std::byte>(random());
+        if (i % 20 == 0)
+          words->rank[1].result_bytes[random() % 2].store(random() % 2 == 0 ? random() : 1U << 31U);
+        if (i % 50 == 0) words->rank[1].answered.store(random() % 1000);
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 100));
+      }
+    }
+    for (std::size_t index = 0; index < 6; ++index)
+      EXPECT_EQ(read_answer(*streams[index]), known[index]);
+    EXPECT_TRUE(wait_for([&] { return engine->engine().statistics().device_up; }));
+  }
+  EXPECT_GT(engine->engine().statistics().device_failures, 3U);
+  EXPECT_EQ(engine->engine().statistics().requests_failed, 0U);
+}
+
+TEST_F(WorkerFaults, AStartThatCannotSucceedSaysWhyAndLeavesNothing) {
+  const std::size_t descriptors = num_descriptors();
+  RuntimeOptions options{.ranks = 2, .executor = ExecutorKind::process, .context_max = 256};
+  options.worker = "/no/such/koho";
+  auto runtime = Runtime::start(directory_.path(), options);
+  ASSERT_FALSE(runtime.ok());
+  EXPECT_NE(runtime.error().message.find("/no/such/koho"), std::string::npos);
+  options.worker = "/bin/true";  // ends at once
+  runtime = Runtime::start(directory_.path(), options);
+  ASSERT_FALSE(runtime.ok());
+  EXPECT_EQ(runtime.error().code, ErrorCode::device_error);
+  EXPECT_NE(runtime.error().message.find("ended with exit code 0"), std::string::npos)
+      << runtime.error().message;
+  options.worker = KOHO_BINARY;
+  options.ranks = 64;
+  runtime = Runtime::start(directory_.path(), options);
+  ASSERT_FALSE(runtime.ok());
+  EXPECT_EQ(runtime.error().code, ErrorCode::unsupported) << runtime.error().message;
+  options.ranks = 2;
+  options.device.threads = 1'000'000;  // which only the workers find out
+  runtime = Runtime::start(directory_.path(), options);
+  ASSERT_FALSE(runtime.ok());
+  EXPECT_EQ(runtime.error().message.rfind("rank ", 0), 0U) << runtime.error().message;
+  EXPECT_TRUE(children_of(getpid()).empty());
+  EXPECT_EQ(num_descriptors(), descriptors);
+}
+
+TEST_F(WorkerFaults, FilesThatWereReplacedAreNotLoadedIntoARunningEngine) {
+  const auto engine = start();
+  ASSERT_NE(engine, nullptr);
+  EXPECT_EQ(read_answer(*engine->submit(1)), answer_of_threads(1));
+  const auto config = directory_.path() / "config.json";
+  std::filesystem::rename(config, directory_.path() / "elsewhere.json");
+  kill(engine->processes().processes()[0], SIGKILL);
+  ASSERT_TRUE(wait_for([&] { return !engine->engine().statistics().device_up; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_FALSE(engine->engine().statistics().device_up);
+  // As soon as they are back, so is the engine.
+  std::filesystem::rename(directory_.path() / "elsewhere.json", config);
+  EXPECT_TRUE(recovers(*engine));
+  EXPECT_EQ(read_answer(*engine->submit(1)), answer_of_threads(1));
+}
+
+}  // namespace
+}  // namespace koho::testing

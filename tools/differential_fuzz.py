@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Random texts through koho's tokenizer and Hugging Face's, random conversations through koho's chat template and the
+checkpoint's own in Jinja: any difference is printed, and fails. Needs the Python packages tokenizers and jinja2.
+
+    tools/differential_fuzz.py --texts 1000000 --conversations 20000 --seed 7 [--model models/tiny] [--koho build/koho]
+"""
+
+import argparse
+import json
+import pathlib
+import random
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Where splitters and byte-level encoders differ: blanks, accents, digits, letters of many scripts, surrogate pairs, controls.
+RANGES = [(0x20, 0x7E), (0x9, 0xD), (0x80, 0x24F), (0x300, 0x36F), (0x370, 0x52F), (0x590, 0x6FF), (0x900, 0x97F), (0xE00, 0xE7F),
+          (0x1100, 0x11FF), (0x2000, 0x206F), (0x2150, 0x218F), (0x2460, 0x24FF), (0x3000, 0x30FF), (0x4E00, 0x9FFF),
+          (0xAC00, 0xD7A3), (0xFB00, 0xFB4F), (0xFE00, 0xFE0F), (0xFF00, 0xFFEF), (0x10000, 0x100FF), (0x1F300, 0x1FAFF),
+          (0x20000, 0x2A6DF), (0xE0100, 0xE01EF), (0x0, 0x1F)]
+PIECES = ["'s", "'RE", "\r\n", "\n\n", "  ", " \t", "123", "1234567", "<|user|>", "</think>", "[gMASK]", "<sop>", "ﬁ", "e\u0301",
+          "\u200d", "\ufeff", "İ", "ß", "ǅ", "٣٤", "…", "\u2028", "\u0085", "\u00a0"]
+BATCH = 20_000
+
+
+def text(draw):
+    parts = []
+    for _ in range(draw.randint(1, 12)):
+        kind = draw.random()
+        if kind < 0.3:
+            parts.append(draw.choice(PIECES))
+        else:
+            low, high = draw.choice(RANGES)
+            parts.append("".join(chr(draw.randint(low, high)) for _ in range(draw.randint(1, 8))))
+    return "".join(parts)
+
+
+def koho_lines(command, values):
+    lines = "".join(json.dumps(value) + "\n" for value in values)
+    result = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))} failed: {result.stderr.strip()[:500]}")
+    return [json.loads(line) for line in result.stdout.split("\n") if line]
+
+
+def compare_tokens(options, draw):
+    from tokenizers import Tokenizer
+    referee = Tokenizer.from_file(str(options.model / "tokenizer.json"))
+    command = [options.koho, "tokenize", "--model", options.model, "--jsonl", "--allow-special"]
+    differences = 0
+    for begin in range(0, options.texts, BATCH):
+        texts = [text(draw) for _ in range(min(BATCH, options.texts - begin))]
+        expected = [encoding.ids for encoding in referee.encode_batch(texts, add_special_tokens=False)]
+        for one, ours, theirs in zip(texts, koho_lines(command, texts), expected, strict=True):
+            if ours != theirs:
+                differences += 1
+                print(f"tokens of {json.dumps(one)}:\n  koho    {ours}\n  referee {theirs}")
+    return differences
+
+
+def conversation(draw):
+    def message(role):
+        made = {"role": role, "content": text(draw)}
+        if role == "assistant" and draw.random() < 0.4:
+            made["reasoning_content"] = text(draw)
+        if role == "assistant" and draw.random() < 0.3:
+            made["tool_calls"] = [{"function": {"name": "f", "arguments": {"a": text(draw), "n": draw.randint(-9, 99),
+                                                                           "l": [1.5, None, {"k": text(draw)}]}}}]
+        if role == "user" and draw.random() < 0.2:
+            made["content"] = [{"type": "text", "text": text(draw)}, {"type": "text", "text": text(draw)}]
+        return made
+
+    roles = ["system"] * draw.randint(0, 1)
+    for _ in range(draw.randint(1, 4)):
+        roles += ["user", "assistant"] if draw.random() < 0.7 else ["user", "assistant", "tool", "assistant"]
+    made = {"messages": [message(role) for role in roles + ["user"]], "add_generation_prompt": draw.random() < 0.8}
+    if draw.random() < 0.3:
+        made["tools"] = [{"type": "function", "function": {"name": "f", "description": text(draw), "parameters": {
+            "type": "object", "properties": {"a": {"type": "string", "description": text(draw)}}}}}]
+    for name in ("enable_thinking", "clear_thinking"):
+        if draw.random() < 0.4:
+            made[name] = draw.random() < 0.5
+    return made
+
+
+def compare_templates(options, draw):
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    environment.filters["tojson"] = lambda value, ensure_ascii=False, **_: json.dumps(value, ensure_ascii=ensure_ascii)
+    referee = environment.from_string((options.model / "chat_template.jinja").read_text())
+    command = [options.koho, "render", "--model", options.model]
+    differences = 0
+    for begin in range(0, options.conversations, 1000):
+        made = [conversation(draw) for _ in range(min(1000, options.conversations - begin))]
+        for one, ours in zip(made, koho_lines(command, made), strict=True):
+            theirs = referee.render(**one)
+            if ours != theirs:
+                differences += 1
+                print(f"prompt of {json.dumps(one)}:\n  koho    {json.dumps(ours)}\n  referee {json.dumps(theirs)}")
+    return differences
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--texts", type=int, default=1_000_000, help="(%(default)s)")
+    parser.add_argument("--conversations", type=int, default=20_000, help="(%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="(%(default)s)")
+    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/tiny")
+    parser.add_argument("--koho", type=pathlib.Path, default=ROOT / "build/release/src/app/koho")
+    options = parser.parse_args()
+    draw = random.Random(options.seed)
+    differences = compare_tokens(options, draw)
+    print(f"{options.texts:,} texts compared (seed {options.seed}), {differences} differ", flush=True)
+    more = compare_templates(options, draw)
+    print(f"{options.conversations:,} conversations compared, {more} differ")
+    sys.exit(1 if differences + more else 0)
+
+
+if __name__ == "__main__":
+    main()

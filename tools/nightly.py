@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What takes hours: every test under ThreadSanitizer, every fuzz target for its share of the time, and the tokenizer and the chat
+template against their referees. Writes a record, to which the next night adds: the runs of a target count since its first night.
+
+    tools/nightly.py --hours 8 --record nightly.json --corpus CORPUS
+    tools/nightly.py --hours 0.5 --only fuzz --targets http_reader_fuzz,json_tree_fuzz --record nightly.json
+
+A target that finds something keeps the input below CORPUS/TARGET.found; the record names it. Exits non-zero if anything was found.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PARTS = ("tsan", "fuzz", "differential")
+# Of targets whose inputs have the words of a format.
+DICTIONARIES = {"api_request_fuzz": "api.dict", "http_reader_fuzz": "http.dict", "chat_request_fuzz": "json.dict",
+                "tokenizer_file_fuzz": "json.dict", "model_config_fuzz": "json.dict", "json_tree_fuzz": "json.dict",
+                "batch_request_fuzz": "api.dict", "grammar_walk_fuzz": "json.dict", "safetensors_header_fuzz": "json.dict"}
+
+
+def run(command, **options):
+    print("+", " ".join(map(str, command)), flush=True)
+    return subprocess.run(command, cwd=ROOT, check=False, **options)
+
+
+def build(preset, *targets):
+    for command in (["cmake", "--preset", preset],
+                    ["cmake", "--build", "--preset", preset, *(["--target", *targets] if targets else [])]):
+        if run(command, stdout=subprocess.DEVNULL).returncode != 0:
+            sys.exit(f"{' '.join(command)} failed")
+
+
+def fuzz_targets():
+    return sorted(path.stem for path in (ROOT / "fuzz").glob("*_fuzz.cpp"))
+
+
+def threads():
+    """Every test that ThreadSanitizer can run."""
+    build("tsan")
+    result = run(["ctest", "--test-dir", "build/tsan", "-j", str(os.cpu_count()), "--output-on-failure"],
+                 capture_output=True, text=True)
+    print(result.stdout[-4000:])
+    summary = re.search(r"(\d+)% tests passed, (\d+) tests failed out of (\d+)", result.stdout)
+    return {"tests": int(summary[3]) if summary else 0, "failed": int(summary[2]) if summary else -1}
+
+
+def fuzz(target, seconds, corpus):
+    """Runs one target; returns what the record says of this night."""
+    own = corpus / target
+    found = corpus / (target + ".found")
+    for folder in (own, found):
+        folder.mkdir(parents=True, exist_ok=True)
+    before = set(found.iterdir())
+    command = [str(ROOT / "build/fuzz/fuzz" / target), str(own)]
+    seeds = ROOT / "fuzz/corpus" / target
+    if seeds.is_dir():
+        command.append(str(seeds))
+    command += [f"-max_total_time={int(seconds)}", "-print_final_stats=1", "-rss_limit_mb=2048", "-timeout=25",
+                f"-artifact_prefix={found}/"]
+    if target in DICTIONARIES:
+        command.append(f"-dict=fuzz/{DICTIONARIES[target]}")
+    result = run(command, capture_output=True, text=True, errors="replace")
+    runs = re.search(r"stat::number_of_executed_units:\s*(\d+)", result.stderr)
+    covered = re.findall(r"cov: (\d+)", result.stderr)
+    new = sorted(path.name for path in set(found.iterdir()) - before)
+    if result.returncode != 0:
+        print(result.stderr[-4000:])
+    return {"runs": int(runs[1]) if runs else 0, "seconds": int(seconds), "edges": int(covered[-1]) if covered else 0,
+            "found": new, "exit": result.returncode}
+
+
+def minimise(target, corpus):
+    """Keeps one input for each piece of code that the corpus reaches."""
+    own, smaller = corpus / target, corpus / (target + ".smaller")
+    smaller.mkdir(exist_ok=True)
+    result = run([str(ROOT / "build/fuzz/fuzz" / target), "-merge=1", str(smaller), str(own)], capture_output=True)
+    if result.returncode == 0:
+        for path in own.iterdir():
+            path.unlink()
+        for path in smaller.iterdir():
+            path.rename(own / path.name)
+    for path in smaller.iterdir():
+        path.unlink()
+    smaller.rmdir()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=float, default=8.0, help="of fuzzing, over all targets (%(default)s)")
+    parser.add_argument("--record", type=pathlib.Path, required=True, help="JSON file, read and written anew")
+    parser.add_argument("--corpus", type=pathlib.Path, default=ROOT / "build/corpus", help="inputs, kept from night to night")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"parts, of {', '.join(PARTS)}")
+    parser.add_argument("--targets", default="", help="fuzz targets, with commas between (all)")
+    parser.add_argument("--texts", type=int, default=1_000_000, help="of the differential fuzz (%(default)s)")
+    options = parser.parse_args()
+    parts = options.only.split(",")
+    if unknown := [part for part in parts if part not in PARTS]:
+        parser.error(f"no such part: {', '.join(unknown)}")
+    record = json.loads(options.record.read_text()) if options.record.exists() else {"nights": [], "runs": {}}
+    commit = run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    night = {"date": time.strftime("%Y-%m-%d"), "commit": commit, "cores": os.cpu_count()}
+    failed = False
+    if "tsan" in parts:
+        night["tsan"] = threads()
+        failed |= night["tsan"]["failed"] != 0
+    if "fuzz" in parts:
+        targets = options.targets.split(",") if options.targets else fuzz_targets()
+        build("fuzz", *targets)
+        night["fuzz"] = {}
+        for target in targets:
+            one = fuzz(target, max(1.0, options.hours * 3600 / len(targets)), options.corpus)
+            night["fuzz"][target] = one
+            record["runs"][target] = record["runs"].get(target, 0) + one["runs"]
+            failed |= one["exit"] != 0 or bool(one["found"])
+            minimise(target, options.corpus)
+    if "differential" in parts:
+        build("release", "koho")
+        result = run([sys.executable, "tools/differential_fuzz.py", "--texts", str(options.texts), "--seed",
+                      str(int(time.time()))], capture_output=True, text=True)
+        print(result.stdout, result.stderr)
+        night["differential"] = {"texts": options.texts, "exit": result.returncode}
+        failed |= result.returncode != 0
+    record["nights"].append(night)
+    options.record.write_text(json.dumps(record, indent=1) + "\n")
+    for target, runs in sorted(record["runs"].items()):
+        print(f"{target:28} {runs:15,} runs in all")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
