@@ -239,8 +239,8 @@ KOHO_API int32_t post_request(EngineHandle* engine,
 /// if the body asks for a stream. Waits for the first byte up to timeout_ms (0: not at all;
 /// negative: as long as it takes).
 ///
-/// *out_status is 0 until these are the answer's last bytes; then it is the answer's HTTP status and
-/// the request is forgotten.
+/// *out_status is 0 until these are the answer's last bytes; then it is the answer's HTTP status
+/// and the request is forgotten.
 /// Returns the number of bytes; 0 with *out_status 0: none came in time. Errors: not_found (no such
 /// request), invalid_argument, cancelled, unavailable (another thread reads it).
 KOHO_API int64_t read_response(EngineHandle* engine,

@@ -91,7 +91,7 @@ Status EndpointCalls::answer_text(const api::TextEndpoint& endpoint,
                                   Exchange& into) {
   chat::Json json;
   std::string answer;
-  api::Refusal refused = api::parse_body(body, json);
+  api::Refusal refused = api::parse_body(body, endpoint.reads, json);
   if (!refused) refused = endpoint.answer(json, serving_.model, answer);
   const std::lock_guard lock(into.mutex);
   into.status = refused ? refused->status : 200;

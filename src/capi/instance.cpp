@@ -119,8 +119,8 @@ void Instance::close() {
 }
 
 EndpointCalls& Instance::endpoint_calls() {
-  std::call_once(endpoint_calls_started_,
-                 [this] { endpoint_calls_ = std::make_unique<EndpointCalls>(*runtime_, name_); });
+  const std::lock_guard lock(endpoint_calls_mutex_);
+  if (!endpoint_calls_) endpoint_calls_ = std::make_unique<EndpointCalls>(*runtime_, name_);
   return *endpoint_calls_;
 }
 
