@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C interface of koho: a model directory in, token ids out. build/engine.so exports exactly
-// the functions below. Token ids only; text is the tokenizer's affair (`koho tokenize`).
+// The C interface of koho: a model directory in, token ids or text out. build/engine.so exports
+// exactly the functions below.
 //
-// Two forms over one engine, free to mix: the same request gives the same tokens in either.
+// Three forms over one engine, free to mix: the same request gives the same tokens in each.
 //   asynchronous  add_request, poll_requests, cancel_request: the engine batches whatever is
 //                 there, and goes on until a slow reader is some 64 tokens behind.
 //   synchronous   prefill, decode_step, run_batch_decode, free_request_state: a request computes
 //                 only what is asked for, and waits in between. While it waits its cache pages
 //                 (and its place in the batch) may go to others; it then computes them again.
+//   endpoints     post_request, read_response, cancel_response: the bodies and answers of
+//                 `koho serve`, so chats, tools and text; needs a tokenizer.json.
 //
 // Handles are opaque values, never addresses: a freed, foreign or invented one is an error, not a
 // crash. Threads: any thread may call any function with any handle at any time. Calls on one
@@ -220,6 +222,36 @@ KOHO_API int32_t poll_requests(EngineHandle* engine,
 /// and gives its pages back; an added one still gets its last event.
 /// Returns KOHO_OK. Errors: not_found (none is live).
 KOHO_API int32_t cancel_request(EngineHandle* engine, int64_t request_id);
+
+/// Begins a request to a POST endpoint of the HTTP API, such as "/v1/chat/completions", with its
+/// JSON body of body_bytes bytes (docs/server.md). Its answer comes out of read_response under
+/// request_id, which must differ from those of all requests posted and not ended. Keys, rate limits
+/// and headers are the server's and play no part here.
+/// Returns KOHO_OK; what is wrong with the body is the answer. Errors: not_found (the path),
+/// invalid_argument, unavailable.
+KOHO_API int32_t post_request(EngineHandle* engine,
+                              int64_t request_id,
+                              const char* path,
+                              const char* body,
+                              int64_t body_bytes);
+
+/// Takes up to `capacity` next bytes of a request's answer, one JSON object, or server-sent events
+/// if the body asks for a stream. Waits for the first byte up to timeout_ms (0: not at all;
+/// negative: as long as it takes).
+///
+/// *out_status is 0 until these are the answer's last bytes; then it is the answer's HTTP status
+/// and the request is forgotten.
+/// Returns the number of bytes; 0 with *out_status 0: none came in time. Errors: not_found (no such
+/// request), invalid_argument, cancelled, unavailable (another thread reads it).
+KOHO_API int64_t read_response(EngineHandle* engine,
+                               int64_t request_id,
+                               char* buffer,
+                               int64_t capacity,
+                               int32_t timeout_ms,
+                               int32_t* out_status);
+
+/// Cancels a request of post_request and forgets it. Returns KOHO_OK. Errors: not_found.
+KOHO_API int32_t cancel_response(EngineHandle* engine, int64_t request_id);
 
 /// What get_engine_info tells. Counters are since the start.
 typedef enum KohoInfo {

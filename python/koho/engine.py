@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from koho import c_values
 from koho import library as c
 from koho.sampling import SamplingParams
+from koho.text import ApiRequests
 
 
 class EngineError(RuntimeError):
@@ -122,7 +123,7 @@ class State:
         self.close()
 
 
-class Engine:
+class Engine(ApiRequests):
     """A model in memory and the threads that compute. Use as a context manager, or close() it.
 
     Any thread may call anything; generate(), stream() and batch() of several threads are computed together. The

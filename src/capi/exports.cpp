@@ -204,6 +204,53 @@ int32_t cancel_request(EngineHandle* engine, int64_t request_id) {
   });
 }
 
+int32_t post_request(EngineHandle* engine,
+                     int64_t request_id,
+                     const char* path,
+                     const char* body,
+                     int64_t body_bytes) {
+  return guarded([&]() -> Status {
+    KOHO_TRY_ASSIGN(const capi::Instance::Call call, capi::enter(engine));
+    if (path == nullptr) return make_error(ErrorCode::invalid_argument, "path is NULL");
+    if (body == nullptr) return make_error(ErrorCode::invalid_argument, "body is NULL");
+    if (body_bytes < 0)
+      return make_error(ErrorCode::invalid_argument, "body_bytes is {}", body_bytes);
+    return call->endpoint_calls().post(request_id, path,
+                                       std::string(body, static_cast<std::size_t>(body_bytes)));
+  });
+}
+
+int64_t read_response(EngineHandle* engine,
+                      int64_t request_id,
+                      char* buffer,
+                      int64_t capacity,
+                      int32_t timeout_ms,
+                      int32_t* out_status) {
+  if (out_status != nullptr) *out_status = 0;
+  int64_t bytes = 0;
+  const int32_t status = guarded([&]() -> Status {
+    KOHO_TRY_ASSIGN(const capi::Instance::Call call, capi::enter(engine));
+    if (out_status == nullptr) return make_error(ErrorCode::invalid_argument, "out_status is NULL");
+    if (buffer == nullptr || capacity < 1)
+      return make_error(ErrorCode::invalid_argument, "a buffer of {} bytes at {}", capacity,
+                        static_cast<const void*>(buffer));
+    const std::span<char> out(buffer, static_cast<std::size_t>(capacity));
+    KOHO_TRY_ASSIGN(const capi::EndpointCalls::Part part,
+                    call->endpoint_calls().read(request_id, out, timeout_ms));
+    bytes = static_cast<int64_t>(part.bytes);
+    *out_status = part.status;
+    return {};
+  });
+  return status == KOHO_OK ? bytes : status;
+}
+
+int32_t cancel_response(EngineHandle* engine, int64_t request_id) {
+  return guarded([&]() -> Status {
+    KOHO_TRY_ASSIGN(const capi::Instance::Call call, capi::enter(engine));
+    return call->endpoint_calls().cancel(request_id);
+  });
+}
+
 int64_t get_engine_info(EngineHandle* engine, int32_t info) {
   int64_t value = 0;
   const int32_t status = guarded([&]() -> Status {

@@ -68,11 +68,14 @@ Result<std::shared_ptr<Instance>> Instance::start(const std::filesystem::path& m
     return make_error(ErrorCode::invalid_argument, "max_batch and max_queue may be {} together",
                       kRequestsMax);
   KOHO_TRY_ASSIGN(std::unique_ptr<Runtime> runtime, Runtime::start(model, options));
-  return std::shared_ptr<Instance>(new Instance(std::move(runtime)));
+  const std::filesystem::path whole = std::filesystem::absolute(model).lexically_normal();
+  const std::filesystem::path last = whole.has_filename() ? whole : whole.parent_path();
+  return std::shared_ptr<Instance>(new Instance(std::move(runtime), last.filename().string()));
 }
 
-Instance::Instance(std::unique_ptr<Runtime> runtime)
+Instance::Instance(std::unique_ptr<Runtime> runtime, std::string name)
     : runtime_(std::move(runtime)),
+      name_(std::move(name)),
       slots_(static_cast<std::size_t>(runtime_->engine().limits().requests_max)),
       ready_(slots_.size()) {
   free_slots_.reserve(slots_.size());
@@ -104,10 +107,21 @@ void Instance::close() {
   ready_.close();
   runtime_->engine().drain(0);
   {
+    const std::lock_guard lock(endpoint_calls_mutex_);
+    if (endpoint_calls_) endpoint_calls_->close();
+  }
+  {
     std::unique_lock lock(mutex_);
     left_.wait(lock, [this] { return calls_ == 0; });
   }
+  endpoint_calls_.reset();
   runtime_.reset();
+}
+
+EndpointCalls& Instance::endpoint_calls() {
+  const std::lock_guard lock(endpoint_calls_mutex_);
+  if (!endpoint_calls_) endpoint_calls_ = std::make_unique<EndpointCalls>(*runtime_, name_);
+  return *endpoint_calls_;
 }
 
 Result<std::uint32_t> Instance::open(std::int64_t id, bool added, Request request) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "capi/endpoint_calls.h"
 #include "capi/handle.h"
 #include "capi/ready_list.h"
 #include "koho/engine.h"
@@ -70,6 +71,9 @@ class Instance {
   Status cancel(std::int64_t id);
   Result<std::int64_t> info(std::int32_t which);
 
+  /// Requests to the endpoints of the HTTP API; started by the first call.
+  EndpointCalls& endpoint_calls();
+
   const Runtime& runtime() const { return *runtime_; }
 
  private:
@@ -93,7 +97,7 @@ class Instance {
   template <typename Undo>
   class Unless;
 
-  explicit Instance(std::unique_ptr<Runtime> runtime);
+  Instance(std::unique_ptr<Runtime> runtime, std::string name);
 
   /// Submits and gives the request a slot; returns it.
   Result<std::uint32_t> open(std::int64_t id, bool added, Request request);
@@ -108,6 +112,9 @@ class Instance {
   bool any_added() const;
 
   std::unique_ptr<Runtime> runtime_;
+  std::string name_;  // of the model
+  std::mutex endpoint_calls_mutex_;
+  std::unique_ptr<EndpointCalls> endpoint_calls_;
   std::uintptr_t handle_ = 0;
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable left_;
