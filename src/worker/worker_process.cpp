@@ -157,7 +157,7 @@ class WorkerProcess {
       words_.error.set(status.error());
       tell(RankStage::failed);
       if (rendezvous_) rendezvous_->give_up();
-      wait_until([this] { return false; });
+      wait_until([] { return false; });
       return;
     }
     ProcessFeed feed(control_, words_, rank_, layout_, step_memory_.bytes(),

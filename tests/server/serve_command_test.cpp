@@ -50,11 +50,14 @@ TEST(ServeCommand, ServesAndDrains) {
 }
 
 TEST(ServeCommand, TellsItsAddressesAndALineToTry) {
-  Process process(serving({"--log-format", "text"}));
+  std::vector<std::string> flags = serving();
+  flags.insert(flags.end(), {"--log-format", "text"});  // over serving()'s
+  Process process(flags);
   const std::uint16_t port = process.ready_port();
   ASSERT_NE(port, 0) << process.output();
   const std::string url = "http://127.0.0.1:" + std::to_string(port);
-  while (process.output().find("\n  try ") == std::string::npos) usleep(1000);
+  for (int i = 0; i < 30'000 && process.output().find("\n  try ") == std::string::npos; ++i)
+    usleep(2000);
   const std::string output = process.output();
   EXPECT_NE(output.find("  API   " + url + "/v1"), std::string::npos) << output;
   EXPECT_NE(output.find("  page  " + url + "/ui\n"), std::string::npos) << output;
@@ -76,8 +79,10 @@ TEST(ServeCommand, LogsItsThroughputWhileItIsBusy) {
   EXPECT_NE(process.output().find(R"("page":"http://127.0.0.1:)"), std::string::npos)
       << process.output();
   Client client(port);
-  ASSERT_TRUE(client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
-                          std::to_string(std::string(kEndless).size()) + "\r\n\r\n" + kEndless));
+  ASSERT_TRUE(
+      client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                  "application/json\r\nContent-Length: " +
+                  std::to_string(std::string(kEndless).size()) + "\r\n\r\n" + kEndless));
   for (int i = 0; i < 30'000 && process.output().find("running 1,") == std::string::npos; ++i)
     usleep(2000);
   const std::string output = process.output();
