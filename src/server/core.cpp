@@ -192,8 +192,10 @@ std::vector<LiveRequest> Core::live_requests(std::size_t rows_max) const {
   // A job that has two names for a moment is one row.
   const auto by_job = [](const auto& row) { return row.second.get(); };
   std::ranges::sort(jobs, {}, by_job);
-  const auto [same, end] = std::ranges::unique(jobs, {}, by_job);
-  jobs.erase(same, end);
+  const auto same = std::unique(jobs.begin(), jobs.end(), [&](const auto& a, const auto& b) {
+    return by_job(a) == by_job(b);
+  });
+  jobs.erase(same, jobs.end());
   std::vector<LiveRequest> rows;
   for (const auto& [id, job] : jobs) rows.push_back(job->live(id));
   std::ranges::sort(rows, {}, &LiveRequest::received_us);
