@@ -382,9 +382,7 @@ std::string without_billing_header(std::string_view text) {
 }
 
 Result<chat::Conversation> read_anthropic_conversation(const Json& request) {
-  if (!request.is_object())
-    return make_error(ErrorCode::invalid_argument, "the request: expected an object, found {}",
-                      chat::kind_name(request.kind));
+  KOHO_TRY(expect_object(request));
   Conversation conversation;
   KOHO_TRY(read_system(request, conversation.messages));
   KOHO_TRY(read_messages(request, conversation.messages));

@@ -138,14 +138,8 @@ Status read_output_format(const Json& body, GenerationRequest& request) {
 }
 
 Status read_body(const Json& body, bool count_only, GenerationRequest& request) {
-  if (!body.is_object())
-    return make_error(ErrorCode::invalid_argument, "the request: expected an object, found {}",
-                      chat::kind_name(body.kind));
-  // A missing model is the served one.
-  if (body.given("model") != nullptr) {
-    KOHO_TRY_ASSIGN(const Json* model, required_string(body, "model", {}));
-    request.model = model->text;
-  }
+  KOHO_TRY(expect_object(body));
+  KOHO_TRY(read_model_name(body, request.model));
   KOHO_TRY_ASSIGN(request.tokens_max, optional_integer(body, "max_tokens", 1,
                                                        std::numeric_limits<std::int32_t>::max()));
   if (count_only) {

@@ -2,6 +2,7 @@
 #include "api/endpoints.h"
 
 #include "api/anthropic.h"
+#include "api/body.h"
 #include "api/chat_completions.h"
 #include "api/completions.h"
 #include "api/llama.h"
@@ -39,6 +40,15 @@ std::span<const GenerationEndpoint> generation_endpoints() {
 
 std::span<const TextEndpoint> text_endpoints() {
   return kText;
+}
+
+Refusal answer_text(const TextEndpoint& endpoint,
+                    std::string_view body,
+                    const Model& model,
+                    std::string& out) {
+  chat::Json json;
+  if (Refusal refused = parse_body(body, endpoint.reads, json)) return refused;
+  return endpoint.answer(json, model, out);
 }
 
 }  // namespace koho::api

@@ -40,4 +40,10 @@ struct TextEndpoint {
 std::span<const GenerationEndpoint> generation_endpoints();
 std::span<const TextEndpoint> text_endpoints();
 
+/// Parses `body` and answers it; a refusal leaves `out` unspecified.
+Refusal answer_text(const TextEndpoint& endpoint,
+                    std::string_view body,
+                    const Model& model,
+                    std::string& out);
+
 }  // namespace koho::api

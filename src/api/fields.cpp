@@ -74,6 +74,19 @@ Result<std::optional<double>> optional_number(
   return parsed;
 }
 
+Status expect_object(const Json& body) {
+  if (body.is_object()) return {};
+  return make_error(ErrorCode::invalid_argument, "the request: expected an object, found {}",
+                    chat::kind_name(body.kind));
+}
+
+Status read_model_name(const Json& body, std::string& model) {
+  if (body.given("model") == nullptr) return {};
+  KOHO_TRY_ASSIGN(const Json* name, required_string(body, "model", {}));
+  model = name->text;
+  return {};
+}
+
 Status refuse_mcp_servers(const Json& body) {
   constexpr std::string_view kField = "mcp_servers";
   const Json* servers = body.given(kField);

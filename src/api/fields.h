@@ -42,6 +42,12 @@ Result<std::optional<double>> optional_number(const chat::Json& object,
                                               double most,
                                               std::string_view path = {});
 
+/// Refuses a body that is no object.
+Status expect_object(const chat::Json& body);
+
+/// Sets `model` to the body's "model"; leaves it, the served one's name, if the body has none.
+Status read_model_name(const chat::Json& body, std::string& model);
+
 /// Refuses a `mcp_servers` that names any. Errors: unsupported.
 Status refuse_mcp_servers(const chat::Json& body);
 

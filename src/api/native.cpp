@@ -169,9 +169,7 @@ bool reads_of_generate(std::string_view name) {
 Refusal read_generate(const Json& body, const Model& model, GenerationRequest& request) {
   Translation translation;
   if (Refusal refused = translation.add(body, {})) return refused;
-  Json& made = translation.made();
-  if (made.find("model") == nullptr) made.set("model", Json::string(model.names.front()));
-  if (Refusal refused = read_completion(made, model, request))
+  if (Refusal refused = read_completion(translation.made(), model, request))
     return translation.as_given(*std::move(refused));
   for (std::string& name : request.unknown_fields) name = translation.given(name);
   request.constraint_field = translation.given(request.constraint_field);

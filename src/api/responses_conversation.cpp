@@ -248,9 +248,7 @@ Result<Json> read_tool(const Json& tool, const std::string& field) {
 
 Result<Conversation> read_responses_conversation(const Json& request,
                                                  std::vector<std::string>& left_out) {
-  if (!request.is_object())
-    return make_error(ErrorCode::invalid_argument, "the request: expected an object, found {}",
-                      chat::kind_name(request.kind));
+  KOHO_TRY(expect_object(request));
   Conversation conversation;
   KOHO_TRY_ASSIGN(const std::optional<std::string> instructions,
                   optional_string(request, "instructions"));

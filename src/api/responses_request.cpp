@@ -179,14 +179,8 @@ std::string echo_of(const Json& body, const GenerationRequest& request) {
 }
 
 Status read_body(const Json& body, GenerationRequest& request) {
-  if (!body.is_object())
-    return make_error(ErrorCode::invalid_argument, "the request: expected an object, found {}",
-                      chat::kind_name(body.kind));
-  // A missing model is the served one.
-  if (body.given("model") != nullptr) {
-    KOHO_TRY_ASSIGN(const Json* model, required_string(body, "model", {}));
-    request.model = model->text;
-  }
+  KOHO_TRY(expect_object(body));
+  KOHO_TRY(read_model_name(body, request.model));
   KOHO_TRY(refuse_stored(body));
   KOHO_TRY_ASSIGN(request.conversation, read_responses_conversation(body, request.unknown_fields));
   KOHO_TRY_ASSIGN(request.conversation->enable_thinking, read_reasoning(body));

@@ -35,22 +35,15 @@ Refusal check_count(std::int64_t tokens, std::string_view field) {
                                         tokens, kIdsMax));
 }
 
-/// `body` with a model name if the client left it out.
-Json named(const Json& body, const Model& model) {
-  Json made = body;
-  if (made.find("model") == nullptr) made.set("model", Json::string(model.names.front()));
-  return made;
-}
-
 /// The model, if the client names one, must be served.
 Refusal check_model(const Json& body, const Model& model) {
   GenerationRequest request;
-  return read_model(named(body, model), model, request);
+  return read_model(body, model, request);
 }
 
 /// Renders and tokenises a conversation.
 Refusal encode_chat(const Json& body, const Model& model, GenerationRequest& request) {
-  if (Refusal refused = read_chat_completion(named(body, model), model, request)) return refused;
+  if (Refusal refused = read_chat_completion(body, model, request)) return refused;
   request.keeps_prompt_text = true;
   request.ids_max = kIdsMax;
   request.tokens_max = 0;

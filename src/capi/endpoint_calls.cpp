@@ -5,7 +5,6 @@
 #include <chrono>
 #include <utility>
 
-#include "api/body.h"
 #include "server/generation_job.h"
 #include "server/served_model.h"
 
@@ -89,10 +88,8 @@ Status EndpointCalls::post(std::int64_t id, std::string_view path, std::string b
 Status EndpointCalls::answer_text(const api::TextEndpoint& endpoint,
                                   const std::string& body,
                                   Exchange& into) {
-  chat::Json json;
   std::string answer;
-  api::Refusal refused = api::parse_body(body, endpoint.reads, json);
-  if (!refused) refused = endpoint.answer(json, serving_.model, answer);
+  const api::Refusal refused = api::answer_text(endpoint, body, serving_.model, answer);
   const std::lock_guard lock(into.mutex);
   into.status = refused ? refused->status : 200;
   into.bytes = refused ? server::error_response(api::error_style(endpoint.path), *refused).body

@@ -472,10 +472,9 @@ Response answer_route(Core& core,
   if (route.text == nullptr)
     return route.answer(
         core, {.head = head, .rest = std::string_view(head.path).substr(prefix), .body = body});
-  chat::Json json;
   Response response;
-  api::Refusal refused = api::parse_body(body, route.text->reads, json);
-  if (!refused) refused = route.text->answer(json, core.serving()->model, response.body);
+  const api::Refusal refused =
+      api::answer_text(*route.text, body, core.serving()->model, response.body);
   return refused ? error_response(error_style(route.path), *refused) : response;
 }
 
