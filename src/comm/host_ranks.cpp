@@ -69,14 +69,6 @@ class HostRank final : public Communicator {
     return {};
   }
 
-  Result<bool> all_reduce_add_norm(const Activation& /*out*/,
-                                   TensorView /*residual*/,
-                                   TensorView /*block_output*/,
-                                   ConstTensorView /*weight*/,
-                                   float /*eps*/) override {
-    return false;
-  }
-
   Status exchange_rows(TensorView out, ConstTensorView part) override {
     KOHO_TRY_ASSIGN(const Operands operands,
                     exchange({HostOperation::exchange_rows, part, {}, {}}));

@@ -35,13 +35,6 @@ class LoopbackRank final : public Communicator {
   Status reserve(const CollectiveSizes& /*sizes*/) override { return {}; }
   Status meet() override { return {}; }
   Status all_reduce(TensorView /*values*/) override { return {}; }
-  Result<bool> all_reduce_add_norm(const Activation& /*out*/,
-                                   TensorView /*residual*/,
-                                   TensorView /*block_output*/,
-                                   ConstTensorView /*weight*/,
-                                   float /*eps*/) override {
-    return false;
-  }
   Status exchange_rows(TensorView out, ConstTensorView part) override;
   Status all_gather_rows(std::span<const TensorView> tensors) override;
   /// Errors: unsupported: which rows others would send is not known.

@@ -14,13 +14,6 @@ class OneRank final : public Communicator {
   Status reserve(const CollectiveSizes& /*sizes*/) override { return {}; }
   Status meet() override { return {}; }
   Status all_reduce(TensorView /*values*/) override { return {}; }
-  Result<bool> all_reduce_add_norm(const Activation& /*out*/,
-                                   TensorView /*residual*/,
-                                   TensorView /*block_output*/,
-                                   ConstTensorView /*weight*/,
-                                   float /*eps*/) override {
-    return false;
-  }
   /// Errors: internal: these move rows between ranks.
   Status exchange_rows(TensorView out, ConstTensorView part) override;
   Status all_gather_rows(std::span<const TensorView> tensors) override;

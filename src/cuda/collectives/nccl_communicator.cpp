@@ -154,14 +154,6 @@ class NcclCommunicator final : public Communicator {
     return {};
   }
 
-  Result<bool> all_reduce_add_norm(const Activation& /*out*/,
-                                   TensorView /*residual*/,
-                                   TensorView /*block_output*/,
-                                   ConstTensorView /*weight*/,
-                                   float /*eps*/) override {
-    return false;
-  }
-
   Status exchange_rows(TensorView out, ConstTensorView part) override {
     KOHO_TRY(usable());
     const std::int64_t columns = part.size(1);
