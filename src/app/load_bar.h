@@ -2,10 +2,10 @@
 // The progress of loading weights onto devices, on standard error while it lives.
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
-#include <thread>
+#include <string>
 
+#include "app/periodic_look.h"
+#include "app/progress_bar.h"
 #include "base/clock.h"
 #include "base/load_progress.h"
 
@@ -13,23 +13,16 @@ namespace koho::app {
 
 class LoadBar {
  public:
-  LoadBar();
-  LoadBar(const LoadBar&) = delete;
-  LoadBar& operator=(const LoadBar&) = delete;
-  ~LoadBar();
-
   /// For DeviceOptions::progress.
   LoadProgress* progress() { return &progress_; }
 
  private:
-  void watch();
+  void look();
 
   SteadyClock clock_;
   LoadProgress progress_{clock_};
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  bool done_ = false;
-  std::thread watcher_;
+  ProgressBar bar_{"loading weights"};
+  PeriodicLook looks_{std::chrono::milliseconds(100), [this] { look(); }};
 };
 
 /// "61.3 of 357.8 GB · 3.2 GB/s".

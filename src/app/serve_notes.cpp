@@ -27,31 +27,18 @@ std::string client_host(const std::string& host) {
 }  // namespace
 
 LoadWatch::LoadWatch(const LoadProgress& progress)
-    : progress_(progress), watcher_([this] { watch(); }) {}
+    : progress_(progress),
+      terminal_(isatty(STDERR_FILENO) == 1),
+      looks_(terminal_ ? kRedraw : std::chrono::milliseconds(kLine), [this] { look(); }) {}
 
-LoadWatch::~LoadWatch() {
-  {
-    const std::lock_guard lock(mutex_);
-    done_ = true;
-  }
-  ended_.notify_one();
-  watcher_.join();
-}
-
-void LoadWatch::watch() {
-  const bool terminal = isatty(STDERR_FILENO) == 1;
-  ProgressBar bar("loading weights");
-  std::unique_lock lock(mutex_);
-  while (!ended_.wait_for(lock, terminal ? std::chrono::milliseconds(kRedraw) : kLine,
-                          [this] { return done_; })) {
-    const LoadProgress::Now now = progress_.now();
-    if (now.bytes_total == 0) continue;
-    if (terminal)
-      bar.show(now.fraction(), now.left_s, load_progress_text(now));
-    else
-      log::info("loading weights: {:.0f} %, {}{}", 100.0 * now.fraction(), load_progress_text(now),
-                now.left_s >= 0.0 ? ", " + time_text(now.left_s) + " left" : "");
-  }
+void LoadWatch::look() {
+  const LoadProgress::Now now = progress_.now();
+  if (now.bytes_total == 0) return;
+  if (terminal_)
+    bar_.show(now.fraction(), now.left_s, load_progress_text(now));
+  else
+    log::info("loading weights: {:.0f} %, {}{}", 100.0 * now.fraction(), load_progress_text(now),
+              now.left_s >= 0.0 ? ", " + time_text(now.left_s) + " left" : "");
 }
 
 void tell_ready(const ServeOptions& options, std::uint16_t port) {

@@ -3,11 +3,10 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
-#include <thread>
 
+#include "app/periodic_look.h"
+#include "app/progress_bar.h"
 #include "app/serve_options.h"
 #include "base/load_progress.h"
 #include "engine/statistics.h"
@@ -19,18 +18,14 @@ class LoadWatch {
  public:
   /// `progress` outlives it.
   explicit LoadWatch(const LoadProgress& progress);
-  LoadWatch(const LoadWatch&) = delete;
-  LoadWatch& operator=(const LoadWatch&) = delete;
-  ~LoadWatch();
 
  private:
-  void watch();
+  void look();
 
   const LoadProgress& progress_;
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  bool done_ = false;
-  std::thread watcher_;
+  bool terminal_;
+  ProgressBar bar_{"loading weights"};
+  PeriodicLook looks_;
 };
 
 /// The addresses of the API and of the page, and a curl line to try: lines of text, or one log line

@@ -230,31 +230,27 @@ std::vector<std::pair<std::string_view, std::string>> ApiKey::fields(std::int64_
   const auto add = [&fields](std::string_view name, std::string value) {
     fields.emplace_back(name, std::move(value));
   };
-  const auto left_of = [](const Allowance& allowance) {
-    return fmt::to_string(
-        std::max<std::int64_t>(0, static_cast<std::int64_t>(std::floor(allowance.left + 1e-6))));
+  using Names = std::array<std::string_view, 3>;  // limit, remaining, reset
+  const auto add_minute = [&](const Names& names, Allowance allowance, std::int64_t limit) {
+    allowance.refill(limit, now_us);
+    const auto left = static_cast<std::int64_t>(std::floor(allowance.left + 1e-6));
+    add(names[0], fmt::to_string(limit));
+    add(names[1], fmt::to_string(std::max<std::int64_t>(0, left)));
+    add(names[2], duration_text(allowance.wait_us(static_cast<double>(limit), limit)));
   };
-  if (const std::int64_t limit = settings_.requests_per_minute; limit > 0) {
-    Allowance allowance = requests_;
-    allowance.refill(limit, now_us);
-    add("x-ratelimit-limit-requests", fmt::to_string(limit));
-    add("x-ratelimit-remaining-requests", left_of(allowance));
-    add("x-ratelimit-reset-requests",
-        duration_text(allowance.wait_us(static_cast<double>(limit), limit)));
+  constexpr Names kRequests = {"x-ratelimit-limit-requests", "x-ratelimit-remaining-requests",
+                               "x-ratelimit-reset-requests"};
+  constexpr Names kTokens = {"x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens",
+                             "x-ratelimit-reset-tokens"};
+  if (settings_.requests_per_minute > 0) {
+    add_minute(kRequests, requests_, settings_.requests_per_minute);
   } else if (settings_.requests_at_once > 0) {
-    add("x-ratelimit-limit-requests", fmt::to_string(settings_.requests_at_once));
-    add("x-ratelimit-remaining-requests",
+    add(kRequests[0], fmt::to_string(settings_.requests_at_once));
+    add(kRequests[1],
         fmt::to_string(std::max<std::int64_t>(0, settings_.requests_at_once - usage_.live)));
-    add("x-ratelimit-reset-requests", usage_.live < settings_.requests_at_once ? "0ms" : "1s");
+    add(kRequests[2], usage_.live < settings_.requests_at_once ? "0ms" : "1s");
   }
-  if (const std::int64_t limit = settings_.tokens_per_minute; limit > 0) {
-    Allowance allowance = tokens_;
-    allowance.refill(limit, now_us);
-    add("x-ratelimit-limit-tokens", fmt::to_string(limit));
-    add("x-ratelimit-remaining-tokens", left_of(allowance));
-    add("x-ratelimit-reset-tokens",
-        duration_text(allowance.wait_us(static_cast<double>(limit), limit)));
-  }
+  if (settings_.tokens_per_minute > 0) add_minute(kTokens, tokens_, settings_.tokens_per_minute);
   return fields;
 }
 
