@@ -135,6 +135,31 @@ struct CountArrays {
   Views entries, nonzero, prompt, output;
 };
 
+/// The two tables with these values, which an operator changes.
+Result<CountArrays> count_arrays(const Own& own,
+                                 const HostTensor& entries,
+                                 const HostTensor& nonzero) {
+  CountArrays arrays;
+  KOHO_TRY_ASSIGN(const Views before, own->input(entries));
+  KOHO_TRY_ASSIGN(const Views bitmap_before, own->input(nonzero));
+  arrays.entries_before = before.reference;
+  arrays.nonzero_before = bitmap_before.reference;
+  KOHO_TRY_ASSIGN(arrays.entries, own->changing(arrays.entries_before));
+  KOHO_TRY_ASSIGN(arrays.nonzero, own->changing(arrays.nonzero_before));
+  return arrays;
+}
+
+std::vector<OpOutput> outputs_of(const CountArrays& arrays) {
+  return {{.name = "counts.entries",
+           .view = arrays.entries,
+           .before = arrays.entries_before,
+           .by_row = false},
+          {.name = "counts.nonzero",
+           .view = arrays.nonzero,
+           .before = arrays.nonzero_before,
+           .by_row = false}};
+}
+
 OperatorRun reset_counts_run(const Own& own,
                              const CountArrays& arrays,
                              std::int64_t slot,
@@ -148,14 +173,7 @@ OperatorRun reset_counts_run(const Own& own,
       static_cast<double>(4 * (vocabulary + arrays.nonzero.measured.size(1) + prompts + outputs));
   run.rows = 1;
   run.whole = true;
-  run.outputs = {{.name = "counts.entries",
-                  .view = arrays.entries,
-                  .before = arrays.entries_before,
-                  .by_row = false},
-                 {.name = "counts.nonzero",
-                  .view = arrays.nonzero,
-                  .before = arrays.nonzero_before,
-                  .by_row = false}};
+  run.outputs = outputs_of(arrays);
   run.run = [=](Side side, RowRange, std::int64_t) {
     return own->backend(side).reset_counts({arrays.entries.on(side), arrays.nonzero.on(side)}, slot,
                                            arrays.prompt.on(side).first(prompts),
@@ -203,13 +221,7 @@ Result<OperatorRun> build_random_reset_counts(const Own& own) {
   std::fill(in.nonzero.bytes.begin(), in.nonzero.bytes.end(), std::byte{0xFF});
   in.prompt = random_indices(random, random.integer(0, 200), vocabulary);
   in.output = random_indices(random, random.integer(0, 200), vocabulary);
-  CountArrays arrays;
-  KOHO_TRY_ASSIGN(const Views entries, own->input(in.entries));
-  KOHO_TRY_ASSIGN(const Views nonzero, own->input(in.nonzero));
-  arrays.entries_before = entries.reference;
-  arrays.nonzero_before = nonzero.reference;
-  KOHO_TRY_ASSIGN(arrays.entries, own->changing(arrays.entries_before));
-  KOHO_TRY_ASSIGN(arrays.nonzero, own->changing(arrays.nonzero_before));
+  KOHO_TRY_ASSIGN(CountArrays arrays, count_arrays(own, in.entries, in.nonzero));
   KOHO_TRY_ASSIGN(arrays.prompt, own->input(in.prompt));
   KOHO_TRY_ASSIGN(arrays.output, own->input(in.output));
   OperatorRun run =
@@ -224,13 +236,7 @@ Result<OperatorRun> count_sampled_run(const Own& own, const CountSampledOperands
   const auto rows = static_cast<std::int64_t>(in.rows.size());
   HostTensor bytes(DType::u8, {rows, static_cast<std::int64_t>(sizeof(SamplingRow))});
   if (rows > 0) std::memcpy(bytes.bytes.data(), in.rows.data(), bytes.bytes.size());
-  CountArrays arrays;
-  KOHO_TRY_ASSIGN(const Views entries, own->input(in.counts));
-  KOHO_TRY_ASSIGN(const Views nonzero, own->input(nonzero_of(in.counts)));
-  arrays.entries_before = entries.reference;
-  arrays.nonzero_before = nonzero.reference;
-  KOHO_TRY_ASSIGN(arrays.entries, own->changing(arrays.entries_before));
-  KOHO_TRY_ASSIGN(arrays.nonzero, own->changing(arrays.nonzero_before));
+  KOHO_TRY_ASSIGN(const CountArrays arrays, count_arrays(own, in.counts, nonzero_of(in.counts)));
   KOHO_TRY_ASSIGN(const Views of_rows, own->input(std::move(bytes)));
   KOHO_TRY_ASSIGN(const Views ids, own->input(integers(DType::i32, in.ids)));
   OperatorRun run;
@@ -239,14 +245,7 @@ Result<OperatorRun> count_sampled_run(const Own& own, const CountSampledOperands
   run.bytes = static_cast<double>(rows * (4 + 4 + 2 * 4 + 2 * 4));  // slot, id, count, bitmap word
   run.rows = 1;
   run.whole = true;
-  run.outputs = {{.name = "counts.entries",
-                  .view = arrays.entries,
-                  .before = arrays.entries_before,
-                  .by_row = false},
-                 {.name = "counts.nonzero",
-                  .view = arrays.nonzero,
-                  .before = arrays.nonzero_before,
-                  .by_row = false}};
+  run.outputs = outputs_of(arrays);
   run.run = [=](Side side, RowRange, std::int64_t) {
     return own->backend(side).count_sampled({arrays.entries.on(side), arrays.nonzero.on(side)},
                                             of_rows.on(side), ids.on(side));

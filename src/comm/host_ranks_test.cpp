@@ -15,9 +15,12 @@
 #include "comm/thread_rendezvous.h"
 #include "tensor/number.h"
 #include "tensor/tensor.h"
+#include "tests/support/on_every_rank.h"
 
 namespace koho {
 namespace {
+
+using testing::on_every_rank;
 
 constexpr std::chrono::milliseconds kPatience{20000};
 
@@ -71,15 +74,6 @@ TEST_P(HostRanks, AllReduceSumsInRankOrderOnEveryRank) {
                     round_to_bf16(6.0F + 40.0F * static_cast<float>(i)));
       }
     });
-  for (std::thread& thread : threads) thread.join();
-}
-
-/// Runs `body(rank)` on a thread for each rank.
-template <typename Body>
-void on_every_rank(std::size_t ranks, const Body& body) {
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&body, rank] { body(rank); });
   for (std::thread& thread : threads) thread.join();
 }
 

@@ -8,9 +8,12 @@
 #include <gtest/gtest.h>
 
 #include "base/shared_memory.h"
+#include "tests/support/on_every_rank.h"
 
 namespace koho {
 namespace {
+
+using testing::on_every_rank;
 
 constexpr std::chrono::milliseconds kPatience{20000};
 
@@ -27,14 +30,6 @@ struct Group {
     }
   }
 };
-
-template <typename Body>
-void on_every_rank(std::size_t ranks, const Body& body) {
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&body, rank] { body(rank); });
-  for (std::thread& thread : threads) thread.join();
-}
 
 TEST(ProcessRendezvous, EveryRankGetsAllPartsInRankOrder) {
   Group group(4);

@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
-#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -20,6 +19,7 @@
 #include "comm/thread_ranks.h"
 #include "comm/thread_rendezvous.h"
 #include "cuda/cuda_backend.h"
+#include "tests/support/test_devices.h"
 #include "worker/device.h"
 
 namespace koho::testing {
@@ -29,18 +29,7 @@ inline constexpr std::int64_t kGuard = 4096;  // bytes on both sides of a tensor
 inline constexpr std::byte kPoison{0xA5};
 
 inline DeviceOptions test_device(std::int64_t ranks) {
-  DeviceOptions device;
-  device.kind = DeviceKind::cuda;
-  // The driver reads it when it starts, which the first rank's step does. (check_devices)
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  const char* list = std::getenv("KOHO_TEST_DEVICES");
-  for (const char* at = list == nullptr ? "0" : list; *at != '\0'; ++at)
-    if (*at >= '0' && *at <= '9') device.devices.push_back(*at - '0');
-  if (device.devices.size() > 1) device.devices.resize(static_cast<std::size_t>(ranks));
-  const char* transport = std::getenv("KOHO_TEST_COLLECTIVES");
-  if (transport != nullptr && std::string_view(transport) == "nccl")
-    device.collectives = CollectiveTransport::nccl;
-  return device;
+  return gpu_devices(ranks, "0");
 }
 
 inline bool over_nccl() {

@@ -15,7 +15,10 @@ namespace fs = std::filesystem;
 /// State and parent of /proc/N/stat; '?' if there is no such process.
 std::pair<char, pid_t> stat_of(pid_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), {});
+  // A process that ends meanwhile is a read that fails, which this takes without an exception.
+  std::ostringstream whole;
+  whole << file.rdbuf();
+  const std::string text = whole.str();
   const std::size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return {'?', 0};
   std::istringstream rest(text.substr(name_end + 1));

@@ -5,14 +5,12 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <sys/wait.h>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "base/mapped_file.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/run/command_test.h"
 
 namespace koho::testing {
 namespace {
@@ -22,36 +20,16 @@ namespace fs = std::filesystem;
 const std::string kModel = KOHO_SOURCE_DIR "/models/tiny";
 const std::string kFrance = "'What is the capital of France?' --device cpu --temperature 0";
 
-struct Ran {
-  int exit_code = -1;
-  std::string output;
-  std::string errors;
-};
-
-class FirstHour : public ::testing::Test {
+class FirstHour : public CommandTest {
  protected:
   void SetUp() override { setenv("HF_HOME", (directory_.path() / "hf").c_str(), 1); }
 
-  /// Runs `arguments` behind "koho" in the test's directory; `input` is standard input.
-  Ran koho(const std::string& arguments, const std::string& input = "") const {
-    write_file(directory_.path() / "input", input);
-    const std::string command = "cd '" + directory_.path().string() + "' && '" KOHO_BINARY "' " +
-                                arguments + " <input >out 2>err";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("err")};
-  }
-  std::string read(const char* name) const {
-    const Result<std::string> text = read_file(directory_.path() / name, 64U << 20U);
-    return text.ok() ? *text : "unreadable";
-  }
   void expect(const std::string& arguments, int exit_code, const std::string& told) const {
     const Ran ran = koho(arguments);
     EXPECT_EQ(ran.exit_code, exit_code) << arguments << ": " << ran.errors;
     EXPECT_NE((ran.output + ran.errors).find(told), std::string::npos)
         << arguments << " does not say '" << told << "': " << ran.output << ran.errors;
   }
-
-  TemporaryDirectory directory_;
 };
 
 TEST_F(FirstHour, AModelIsNamedByAWordOrByAFlagInEveryCommand) {

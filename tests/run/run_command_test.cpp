@@ -5,14 +5,13 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <sys/wait.h>
 #include <utility>
 
 #include <gtest/gtest.h>
 
 #include "base/json.h"
 #include "base/mapped_file.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/run/command_test.h"
 
 namespace koho::testing {
 namespace {
@@ -20,12 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::string kModel = KOHO_SOURCE_DIR "/models/tiny";
-
-struct Ran {
-  int exit_code = -1;
-  std::string output;
-  std::string errors;
-};
 
 /// Hides the machine's GPUs from the commands that are run while it lives.
 class NoGpu {
@@ -36,18 +29,8 @@ class NoGpu {
   NoGpu& operator=(const NoGpu&) = delete;
 };
 
-class RunCommand : public ::testing::Test {
+class RunCommand : public CommandTest {
  protected:
-  Ran koho(const std::string& arguments) const {
-    const std::string command = "cd '" + directory_.path().string() + "' && '" KOHO_BINARY "' " +
-                                arguments + " </dev/null >out 2>err";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("err")};
-  }
-  std::string read(const char* name) const {
-    const Result<std::string> text = read_file(directory_.path() / name, 64U << 20U);
-    return text.ok() ? *text : "unreadable";
-  }
   /// The one line of `koho run … --json`.
   json::Value run(const std::string& arguments) const {
     const Ran ran = koho("run --model " + kModel + " --json " + arguments);
@@ -66,8 +49,6 @@ class RunCommand : public ::testing::Test {
   static std::size_t count(const json::Value& answer, const char* name) {
     return answer.find(name)->array()->size();
   }
-
-  TemporaryDirectory directory_;
 };
 
 TEST_F(RunCommand, AnswersAChatAndStopsByItself) {

@@ -20,6 +20,7 @@
 #include "runtime/runtime.h"
 #include "tests/golden/golden_file.h"
 #include "tests/support/environment.h"
+#include "tests/support/test_devices.h"
 
 namespace koho::testing {
 namespace {
@@ -54,21 +55,9 @@ std::vector<Golden> goldens() {
   return all;
 }
 
-/// Where `ranks` ranks run.
+/// Where `ranks` ranks run: on the CPU, or on the GPUs of KOHO_TEST_DEVICES.
 DeviceOptions test_device(std::int64_t ranks) {
-  DeviceOptions device;
-  const char* list = std::getenv("KOHO_TEST_DEVICES");
-  if (list == nullptr) return device;
-  device.kind = DeviceKind::cuda;
-  // The driver reads it when it starts, which the first rank's step does. (check_devices)
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  for (const char* at = list; *at != '\0'; ++at)
-    if (*at >= '0' && *at <= '9') device.devices.push_back(*at - '0');
-  if (device.devices.size() > 1) device.devices.resize(static_cast<std::size_t>(ranks));
-  const char* transport = std::getenv("KOHO_TEST_COLLECTIVES");
-  if (transport != nullptr && std::string_view(transport) == "nccl")
-    device.collectives = CollectiveTransport::nccl;
-  return device;
+  return std::getenv("KOHO_TEST_DEVICES") == nullptr ? DeviceOptions() : gpu_devices(ranks, "");
 }
 
 /// Whether the machine that KOHO_TEST_DEVICES names has a GPU for each of so many ranks.
