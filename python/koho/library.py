@@ -3,10 +3,10 @@
 found."""
 
 import ctypes
-import os
 import pathlib
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint8, c_uint32, c_void_p
 
+from koho.places import find
 from koho.sampling import SamplingParamsStruct
 
 
@@ -48,14 +48,8 @@ _PROTOTYPES = {
 
 
 def find_library():
-    """engine.so: what KOHO_ENGINE names, else the one in this package, else build/engine.so of the source tree."""
-    here = pathlib.Path(__file__).resolve().parent
-    named = os.environ.get("KOHO_ENGINE")
-    places = [pathlib.Path(named)] if named else [here / "bin" / "engine.so", here.parent.parent / "build" / "engine.so"]
-    for place in places:
-        if place.exists():
-            return place
-    raise OSError("engine.so was not found at " + " or ".join(map(str, places)) + "; ./run.py --build makes it")
+    """engine.so (koho/places.py); KOHO_ENGINE names another."""
+    return find("engine.so", "KOHO_ENGINE")
 
 
 def load(path=None):

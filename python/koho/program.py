@@ -5,16 +5,12 @@ import os
 import pathlib
 import sys
 
+from koho.places import find
+
 
 def path() -> pathlib.Path:
-    """The program: what KOHO_BINARY names, else the one in this package, else build/koho of the source tree."""
-    here = pathlib.Path(__file__).resolve().parent
-    named = os.environ.get("KOHO_BINARY")
-    places = [pathlib.Path(named)] if named else [here / "bin" / "koho", here.parent.parent / "build" / "koho"]
-    for place in places:
-        if place.exists():
-            return place
-    raise OSError("the program koho was not found at " + " or ".join(map(str, places)) + "; ./run.py --build makes it")
+    """The program (koho/places.py); KOHO_BINARY names another."""
+    return find("koho", "KOHO_BINARY")
 
 
 def main() -> None:
