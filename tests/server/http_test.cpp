@@ -23,7 +23,8 @@ TEST(Connection, RefusesLargeBodies) {
   {
     Client client(server.port());
     client.send(
-        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000\r\n\r\n");
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+        "Content-Type: application/json\r\nContent-Length: 20000\r\n\r\n");
     const std::optional<Reply> reply = client.read_reply();
     ASSERT_TRUE(reply);
     EXPECT_EQ(reply->status, 413);
@@ -33,7 +34,8 @@ TEST(Connection, RefusesLargeBodies) {
   {
     Client client(server.port());
     client.send(
-        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+        "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n");
     client.send("4e20\r\n" + large + "\r\n0\r\n\r\n");
     const std::optional<Reply> reply = client.read_reply();
     ASSERT_TRUE(reply);
