@@ -3,6 +3,7 @@
 same for asyncio."""
 
 import asyncio
+import concurrent.futures
 import ctypes
 import dataclasses
 import itertools
@@ -34,6 +35,19 @@ class RequestRefused(ValueError):
         self.error = error
 
 
+def _chat_answer(answer: dict) -> ChatAnswer:
+    choice = answer["choices"][0]
+    message = choice["message"]
+    kept = {name: message[name] for name in ("role", "content", "reasoning_content", "tool_calls") if message.get(name)}
+    return ChatAnswer(message.get("content") or "", message.get("reasoning_content") or "", message.get("tool_calls") or [],
+                      choice["finish_reason"], answer["usage"], kept)
+
+
+def _texts(events: Sequence[dict]) -> list[str]:
+    """What streamed events of a chat add to the answer's text."""
+    return [text for event in events for choice in event["choices"] if (text := choice["delta"].get("content"))]
+
+
 def _conversation(messages) -> list[dict]:
     return [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
 
@@ -46,20 +60,13 @@ class ApiRequests:
 
     def chat(self, messages: str | Sequence[dict], **options) -> ChatAnswer:
         """The answer to a conversation: a user's text, or messages with role and content."""
-        answer = self.request("/v1/chat/completions", {"messages": _conversation(messages), **options})
-        choice = answer["choices"][0]
-        message = choice["message"]
-        kept = {name: message[name] for name in ("role", "content", "reasoning_content", "tool_calls") if message.get(name)}
-        return ChatAnswer(message.get("content") or "", message.get("reasoning_content") or "", message.get("tool_calls") or [],
-                          choice["finish_reason"], answer["usage"], kept)
+        return _chat_answer(self.request("/v1/chat/completions", {"messages": _conversation(messages), **options}))
 
     def chat_stream(self, messages: str | Sequence[dict], **options) -> Iterator[str]:
         """Yields the answer's text as it comes, without the reasoning. Leaving the loop cancels the request."""
         body = {"messages": _conversation(messages), **options}
         for event in self.request_stream("/v1/chat/completions", body):
-            for choice in event["choices"]:
-                if text := choice["delta"].get("content"):
-                    yield text
+            yield from _texts([event])
 
     def complete(self, prompt: str, **options) -> str:
         """The text that follows `prompt`."""
@@ -67,76 +74,122 @@ class ApiRequests:
 
     def request(self, path: str, body: dict) -> dict:
         """The answer of one POST endpoint of `koho serve`. Raises RequestRefused for an error."""
-        pieces = []
-        status = 0
-        for piece, status in self._post(path, dict(body, stream=False)):
-            pieces.append(piece)
-        answer = json.loads(b"".join(pieces))
-        if status >= 400:
-            raise RequestRefused(status, answer.get("error", answer))
-        return answer
+        return _whole_answer(list(self.post(path, _encoded(body, stream=False))))
 
     def request_stream(self, path: str, body: dict) -> Iterator[dict]:
         """The events of one POST endpoint, as they come. Leaving the loop cancels the request."""
         rest = b""
-        events = self._post(path, dict(body, stream=True))
+        pieces = self.post(path, _encoded(body, stream=True))
         try:
-            for piece, status in events:
-                if status >= 400:
-                    answer = json.loads(rest + piece)
-                    raise RequestRefused(status, answer.get("error", answer))
-                *whole, rest = (rest + piece).split(b"\n\n")
-                for event in whole:
-                    data = b"".join(line[5:] for line in event.split(b"\n") if line.startswith(b"data:")).strip()
-                    if not data or data == b"[DONE]":
-                        continue
-                    value = json.loads(data)
-                    if "error" in value:
-                        raise RequestRefused(500, value["error"])
-                    yield value
+            for piece, status in pieces:
+                events, rest = _whole_events(rest + piece, status)
+                yield from events
         finally:
-            events.close()
+            pieces.close()
 
-    def _post(self, path: str, body: dict) -> Iterator[tuple[bytes, int]]:
-        """Pieces of an answer, each with 0, the last one with the HTTP status."""
-        data = json.dumps(body).encode()
-        name = next(self._request_ids)
-        self.check(self.library.post_request(self.handle, name, path.encode(), data, len(data)))
-        buffer = ctypes.create_string_buffer(1 << 16)
-        status = ctypes.c_int32()
+    def post(self, path: str, body: bytes) -> Iterator[tuple[bytes, int]]:
+        """Pieces of the answer of one POST endpoint as its client gets them, each with 0, the last one with the HTTP status.
+        Leaving the loop cancels the request."""
+        posted = Posted(self, path, body)
         try:
-            while not status.value:
-                count = self.library.read_response(self.handle, name, buffer, len(buffer), -1, status)
-                yield buffer.raw[:self.check(count)], status.value
+            while not posted.status:
+                yield posted.read(), posted.status
         finally:
-            if not status.value and self.handle:
-                self.library.cancel_response(self.handle, name)
+            posted.cancel()
+
+
+class Posted:
+    """One request to a POST endpoint. One thread at a time may read(), any may cancel()."""
+
+    def __init__(self, engine: ApiRequests, path: str, body: bytes):
+        self.status = 0  # the HTTP status, once all is read
+        self._engine = engine
+        self._name = next(engine._request_ids)
+        self._buffer = ctypes.create_string_buffer(1 << 16)
+        engine.check(engine.library.post_request(engine.handle, self._name, path.encode(), body, len(body)))
+
+    def read(self) -> bytes:
+        """The next piece of the answer. Raises EngineError if the request has been cancelled."""
+        status = ctypes.c_int32()
+        count = self._engine.library.read_response(self._engine.handle, self._name, self._buffer, len(self._buffer), -1, status)
+        self._engine.check(count)
+        self.status = status.value
+        return self._buffer.raw[:count]
+
+    def cancel(self) -> None:
+        """Cancels what is not answered yet. Again, or after the end: nothing."""
+        if not self.status and self._engine.handle:
+            self._engine.library.cancel_response(self._engine.handle, self._name)
+
+
+def _encoded(body: dict, stream: bool) -> bytes:
+    return json.dumps(dict(body, stream=stream)).encode()
+
+
+def _whole_answer(pieces: list[tuple[bytes, int]]) -> dict:
+    answer = json.loads(b"".join(piece for piece, _ in pieces))
+    status = pieces[-1][1]
+    if status >= 400:
+        raise RequestRefused(status, answer.get("error", answer))
+    return answer
+
+
+def _whole_events(data: bytes, status: int) -> tuple[list[dict], bytes]:
+    """The whole server-sent events that `data` begins with, and the rest."""
+    if status >= 400:
+        answer = json.loads(data)
+        raise RequestRefused(status, answer.get("error", answer))
+    *whole, rest = data.split(b"\n\n")
+    events = []
+    for event in whole:
+        text = b"".join(line[5:] for line in event.split(b"\n") if line.startswith(b"data:")).strip()
+        if text and text != b"[DONE]":
+            events.append(json.loads(text))
+            if "error" in events[-1]:
+                raise RequestRefused(500, events[-1]["error"])
+    return events, rest
 
 
 class AsyncEngine:
-    """An Engine for asyncio: the same methods, awaited. Its requests are computed together."""
+    """An Engine for asyncio: the same methods, awaited. Its requests are computed together, `concurrency` of them at once."""
 
-    def __init__(self, engine):
+    def __init__(self, engine, concurrency: int = 256):
         self.engine = engine
+        self._threads = concurrent.futures.ThreadPoolExecutor(concurrency, "koho")  # each waits for one request
 
     async def chat(self, messages: str | Sequence[dict], **options) -> ChatAnswer:
         """As Engine.chat()."""
-        return await asyncio.to_thread(self.engine.chat, messages, **options)
+        return _chat_answer(await self.request("/v1/chat/completions", {"messages": _conversation(messages), **options}))
 
     async def complete(self, prompt: str, **options) -> str:
         """As Engine.complete()."""
-        return await asyncio.to_thread(self.engine.complete, prompt, **options)
+        return (await self.request("/v1/completions", {"prompt": prompt, **options}))["choices"][0]["text"]
 
     async def request(self, path: str, body: dict) -> dict:
-        """As Engine.request()."""
-        return await asyncio.to_thread(self.engine.request, path, body)
+        """As Engine.request(). Cancelling the task cancels the request."""
+        return _whole_answer([item async for item in self.post(path, _encoded(body, stream=False))])
 
     async def chat_stream(self, messages: str | Sequence[dict], **options) -> AsyncIterator[str]:
         """As Engine.chat_stream()."""
-        pieces = self.engine.chat_stream(messages, **options)
-        end = object()
+        rest = b""
+        pieces = self.post("/v1/chat/completions", _encoded({"messages": _conversation(messages), **options}, stream=True))
         try:
-            while (piece := await asyncio.to_thread(next, pieces, end)) is not end:
-                yield piece
+            async for piece, status in pieces:
+                events, rest = _whole_events(rest + piece, status)
+                for text in _texts(events):
+                    yield text
         finally:
-            await asyncio.to_thread(pieces.close)
+            await pieces.aclose()
+
+    async def post(self, path: str, body: bytes) -> AsyncIterator[tuple[bytes, int]]:
+        """As Engine.post(). Leaving the loop or cancelling the task cancels the request."""
+        posted = Posted(self.engine, path, body)
+        try:
+            while not posted.status:
+                piece = await self._run(posted.read)
+                yield piece, posted.status
+        finally:
+            posted.cancel()
+
+    def _run(self, work):
+        return asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -81,6 +81,35 @@ class Text(unittest.TestCase):
         self.assertEqual([answer.text for answer in answers],
                          [self.engine.chat(f"What is {n} + 3?", temperature=0, max_tokens=64).text for n in range(8)])
 
+    def test_asyncio_waits_for_more_requests_than_its_default_threads(self):
+        async def ask(chats):
+            await asyncio.gather(*(chats.complete(f"{n}", ignore_eos=True, max_tokens=40, temperature=0) for n in range(48)))
+        with Engine(MODEL, max_batch=48) as engine:
+            asyncio.run(ask(koho.AsyncEngine(engine)))
+            self.assertGreater(engine.info(Info.LARGEST_BATCH), 32)  # asyncio.to_thread() has at most 32 threads
+
+    def test_a_cancelled_task_cancels_its_request(self):
+        endless = {"ignore_eos": True, "max_tokens": 100_000, "enable_thinking": False}
+
+        async def stream(chats):
+            async for _ in chats.chat_stream("Hello", **endless):
+                pass
+
+        async def leave():
+            chats = koho.AsyncEngine(self.engine)
+            for work in (chats.chat("Hello", **endless), stream(chats)):
+                task = asyncio.ensure_future(work)
+                while not self.engine.info(Info.REQUESTS_LIVE):
+                    await asyncio.sleep(0.01)
+                task.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await task
+                deadline = time.monotonic() + 10
+                while self.engine.info(Info.REQUESTS_LIVE) and time.monotonic() < deadline:
+                    await asyncio.sleep(0.01)
+                self.assertEqual(self.engine.info(Info.REQUESTS_LIVE), 0)
+        asyncio.run(leave())
+
     def test_a_closed_engine_ends_its_readers(self):
         engine = Engine(MODEL)
         pieces = engine.chat_stream("Hello", ignore_eos=True, max_tokens=100_000, enable_thinking=False)
