@@ -35,7 +35,7 @@ class RequestRefused(ValueError):
         self.error = error
 
 
-def _chat_answer(answer: dict) -> ChatAnswer:
+def chat_answer(answer: dict) -> ChatAnswer:
     choice = answer["choices"][0]
     message = choice["message"]
     kept = {name: message[name] for name in ("role", "content", "reasoning_content", "tool_calls") if message.get(name)}
@@ -48,7 +48,7 @@ def _texts(events: Sequence[dict]) -> list[str]:
     return [text for event in events for choice in event["choices"] if (text := choice["delta"].get("content"))]
 
 
-def _conversation(messages) -> list[dict]:
+def conversation(messages) -> list[dict]:
     return [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
 
 
@@ -60,11 +60,11 @@ class ApiRequests:
 
     def chat(self, messages: str | Sequence[dict], **options) -> ChatAnswer:
         """The answer to a conversation: a user's text, or messages with role and content."""
-        return _chat_answer(self.request("/v1/chat/completions", {"messages": _conversation(messages), **options}))
+        return chat_answer(self.request("/v1/chat/completions", {"messages": conversation(messages), **options}))
 
     def chat_stream(self, messages: str | Sequence[dict], **options) -> Iterator[str]:
         """Yields the answer's text as it comes, without the reasoning. Leaving the loop cancels the request."""
-        body = {"messages": _conversation(messages), **options}
+        body = {"messages": conversation(messages), **options}
         for event in self.request_stream("/v1/chat/completions", body):
             yield from _texts([event])
 
@@ -159,7 +159,7 @@ class AsyncEngine:
 
     async def chat(self, messages: str | Sequence[dict], **options) -> ChatAnswer:
         """As Engine.chat()."""
-        return _chat_answer(await self.request("/v1/chat/completions", {"messages": _conversation(messages), **options}))
+        return chat_answer(await self.request("/v1/chat/completions", {"messages": conversation(messages), **options}))
 
     async def complete(self, prompt: str, **options) -> str:
         """As Engine.complete()."""
@@ -172,7 +172,7 @@ class AsyncEngine:
     async def chat_stream(self, messages: str | Sequence[dict], **options) -> AsyncIterator[str]:
         """As Engine.chat_stream()."""
         rest = b""
-        pieces = self.post("/v1/chat/completions", _encoded({"messages": _conversation(messages), **options}, stream=True))
+        pieces = self.post("/v1/chat/completions", _encoded({"messages": conversation(messages), **options}, stream=True))
         try:
             async for piece, status in pieces:
                 events, rest = _whole_events(rest + piece, status)
