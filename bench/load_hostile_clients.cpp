@@ -94,7 +94,7 @@ bool slow_readers(const Run& run) {
       [&] {
         if (now_us() < look_us) return false;
         look_us = now_us() + kUsPerSecond / 20;
-        return server->metric("koho:connections_live") == 1.0;  // the question's own
+        return server->metric("koho_connections_live") == 1.0;  // the question's own
       },
       begin + 150 * kUsPerSecond);
   if (!given_up) findings.miss("slow readers were not given up");

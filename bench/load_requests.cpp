@@ -102,7 +102,7 @@ bool every_byte(const Run& run) {
   findings.tell("seconds", static_cast<double>(now_us() - begin) / 1e6);
   findings.at_least("answer_bytes", static_cast<double>(bytes), 40.0 * kTokens);
   findings.is("left", static_cast<double>(left), static_cast<double>(joined));
-  findings.in_full_at_least("disconnects_counted", server->metric("koho:disconnects_total"),
+  findings.in_full_at_least("disconnects_counted", server->metric("koho_disconnects_total"),
                             static_cast<double>(joined) * 0.5);
   end_well(*server, findings);
   return findings.print();

@@ -272,9 +272,9 @@ std::string LoadServer::leftovers(std::int64_t timeout_us) const {
       if (found == wanted) return;
       left += fmt::format("{}{} {} for {}", left.empty() ? "" : ", ", name, found, wanted);
     };
-    for (const char* name : {"koho:pages_used", "koho:engine_requests_live", "koho:requests_live"})
+    for (const char* name : {"koho_pages_used", "koho_engine_requests_live", "koho_requests_live"})
       expect(name, sum_of(page, name), 0);
-    expect("koho:connections_live", sum_of(page, "koho:connections_live"), 1);
+    expect("koho_connections_live", sum_of(page, "koho_connections_live"), 1);
     expect("descriptors", static_cast<double>(descriptors), static_cast<double>(descriptors_idle_));
     if (left.empty() || clock.now_us() >= until) return left;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -332,15 +332,15 @@ void check_counters(const LoadServer& server, Findings& findings, std::int64_t s
   equal("vllm:request_success_total", "vllm:request_generation_tokens_count");
   equal("vllm:request_success_total", "vllm:e2e_request_latency_seconds_count");
   equal("vllm:request_success_total", "vllm:request_params_n_sum");
-  equal("koho:requests_accepted_total", "vllm:request_params_n_count");
-  equal("koho:requests_accepted_total", "vllm:request_prompt_tokens_count");
-  equal("koho:requests_accepted_total", "vllm:request_max_num_generation_tokens_count");
+  equal("koho_requests_accepted_total", "vllm:request_params_n_count");
+  equal("koho_requests_accepted_total", "vllm:request_prompt_tokens_count");
+  equal("koho_requests_accepted_total", "vllm:request_max_num_generation_tokens_count");
   equal("vllm:prompt_tokens_total", "vllm:request_prompt_tokens_sum");
   equal("vllm:generation_tokens_total", "vllm:request_generation_tokens_sum");
   equal("vllm:time_to_first_token_seconds_count", "vllm:request_decode_time_seconds_count");
-  if (value("koho:key_requests_live") != 0) findings.miss("a key has requests left");
+  if (value("koho_key_requests_live") != 0) findings.miss("a key has requests left");
   // Answers that the client did not take are not charged, nor those of a key that is gone.
-  if (value("koho:key_tokens_total") >
+  if (value("koho_key_tokens_total") >
       value("vllm:generation_tokens_total") + value("vllm:prompt_tokens_total"))
     findings.miss("keys are charged more tokens than there were");
 }

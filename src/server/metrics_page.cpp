@@ -146,33 +146,33 @@ void engine_as_vllm(Page& page, const Statistics& now) {
   page.histogram("vllm:request_params_max_tokens",
                  "Parameter max_tokens of a request, or the room in the context.",
                  now.tokens_asked);
-  page.histogram("koho:iteration_tokens", "Tokens computed in a step.", now.step_tokens);
+  page.histogram("koho_iteration_tokens", "Tokens computed in a step.", now.step_tokens);
 }
 
 void engine_as_koho(Page& page, const Statistics& now) {
-  page.gauge("koho:device_up", "1 while the device works, 0 while it recovers.",
+  page.gauge("koho_device_up", "1 while the device works, 0 while it recovers.",
              now.device_up ? 1 : 0);
-  page.gauge("koho:pages", "KV pages.", now.pages_total);
-  page.gauge("koho:pages_used", "KV pages of running sequences.",
+  page.gauge("koho_pages", "KV pages.", now.pages_total);
+  page.gauge("koho_pages_used", "KV pages of running sequences.",
              now.pages_total - now.pages_free - now.pages_cached);
-  page.gauge("koho:pages_cached", "KV pages that only the prefix cache holds.", now.pages_cached);
-  page.gauge("koho:engine_requests_live", "Requests in the engine, running and waiting.",
+  page.gauge("koho_pages_cached", "KV pages that only the prefix cache holds.", now.pages_cached);
+  page.gauge("koho_engine_requests_live", "Requests in the engine, running and waiting.",
              now.requests_live);
-  page.gauge("koho:decode_rows_max", "Largest number of decoded rows of a step.",
+  page.gauge("koho_decode_rows_max", "Largest number of decoded rows of a step.",
              now.decode_rows_max);
-  page.counter("koho:steps_total", "Steps of the engine.", now.steps);
-  page.counter("koho:decode_steps_total", "Steps that decoded at least one row.", now.decode_steps);
-  page.counter("koho:decode_rows_total", "Decoded rows.", now.decode_rows);
-  page.counter("koho:computed_tokens_total", "Computed tokens of prompts and answers.",
+  page.counter("koho_steps_total", "Steps of the engine.", now.steps);
+  page.counter("koho_decode_steps_total", "Steps that decoded at least one row.", now.decode_steps);
+  page.counter("koho_decode_rows_total", "Decoded rows.", now.decode_rows);
+  page.counter("koho_computed_tokens_total", "Computed tokens of prompts and answers.",
                now.computed_tokens);
-  page.counter("koho:requests_accepted_total", "Requests that the engine accepted.",
+  page.counter("koho_requests_accepted_total", "Requests that the engine accepted.",
                now.requests_accepted);
-  page.counter("koho:cached_tokens_total", "Prompt tokens taken from the prefix cache.",
+  page.counter("koho_cached_tokens_total", "Prompt tokens taken from the prefix cache.",
                now.cached_tokens);
-  page.counter("koho:device_failures_total", "Failures of the device.", now.device_failures);
-  page.counter("koho:recoveries_total", "Recoveries of the device.", now.recoveries);
-  page.counter("koho:reader_pauses_total", "Requests paused for a slow reader.", now.pauses);
-  page.counter("koho:evicted_pages_total", "KV pages evicted from the prefix cache.",
+  page.counter("koho_device_failures_total", "Failures of the device.", now.device_failures);
+  page.counter("koho_recoveries_total", "Recoveries of the device.", now.recoveries);
+  page.counter("koho_reader_pauses_total", "Requests paused for a slow reader.", now.pauses);
+  page.counter("koho_evicted_pages_total", "KV pages evicted from the prefix cache.",
                now.evicted_pages);
 }
 
@@ -186,64 +186,64 @@ void usage_of_keys(Page& page, const ApiKeys& keys) {
     rows.push_back(
         {fmt::format(R"(key="{}",key_name="{}")", key->hash(), escaped(key->settings().name)),
          key->usage()});
-  page.begin("koho:key_requests_live", "gauge", "Requests in the server, by API key (hashed).");
-  for (const Row& row : rows) page.row("koho:key_requests_live", row.usage.live, row.labels);
-  page.begin("koho:key_requests_total", "counter", "Requests, by API key and result.");
+  page.begin("koho_key_requests_live", "gauge", "Requests in the server, by API key (hashed).");
+  for (const Row& row : rows) page.row("koho_key_requests_live", row.usage.live, row.labels);
+  page.begin("koho_key_requests_total", "counter", "Requests, by API key and result.");
   for (const Row& row : rows) {
-    page.row("koho:key_requests_total", row.usage.requests, row.labels + R"(,result="begun")");
-    page.row("koho:key_requests_total", row.usage.refused, row.labels + R"(,result="refused")");
+    page.row("koho_key_requests_total", row.usage.requests, row.labels + R"(,result="begun")");
+    page.row("koho_key_requests_total", row.usage.refused, row.labels + R"(,result="refused")");
   }
-  page.begin("koho:key_tokens_total", "counter", "Tokens, by API key and kind.");
+  page.begin("koho_key_tokens_total", "counter", "Tokens, by API key and kind.");
   for (const Row& row : rows) {
-    page.row("koho:key_tokens_total", row.usage.prompt_tokens, row.labels + R"(,kind="prompt")");
-    page.row("koho:key_tokens_total", row.usage.generated_tokens,
+    page.row("koho_key_tokens_total", row.usage.prompt_tokens, row.labels + R"(,kind="prompt")");
+    page.row("koho_key_tokens_total", row.usage.generated_tokens,
              row.labels + R"(,kind="generation")");
   }
 }
 
 void server_as_koho(Page& page, const Core& core) {
   const Counters& now = core.counters();
-  page.gauge("koho:ready", "1 when the server is ready, else 0.",
+  page.gauge("koho_ready", "1 when the server is ready, else 0.",
              core.phase() == Phase::ready ? 1 : 0);
-  page.gauge("koho:connections_live", "Open connections.", now.connections_live.load());
-  page.gauge("koho:requests_live", "Generation requests in the server.", now.requests_live.load());
-  page.counter("koho:connections_accepted_total", "Accepted connections.",
+  page.gauge("koho_connections_live", "Open connections.", now.connections_live.load());
+  page.gauge("koho_requests_live", "Generation requests in the server.", now.requests_live.load());
+  page.counter("koho_connections_accepted_total", "Accepted connections.",
                now.connections_accepted.load());
-  page.counter("koho:connections_refused_total", "Connections beyond --max-connections.",
+  page.counter("koho_connections_refused_total", "Connections beyond --max-connections.",
                now.connections_refused.load());
-  page.counter("koho:disconnects_total", "Clients that left before the end of their answer.",
+  page.counter("koho_disconnects_total", "Clients that left before the end of their answer.",
                now.disconnects.load());
-  page.counter("koho:write_stalls_total", "Connections of clients that did not read.",
+  page.counter("koho_write_stalls_total", "Connections of clients that did not read.",
                now.write_stalls.load());
-  page.counter("koho:request_timeouts_total", "Requests that arrived too slowly (408).",
+  page.counter("koho_request_timeouts_total", "Requests that arrived too slowly (408).",
                now.head_timeouts.load());
-  page.counter("koho:deadlines_passed_total", "Requests that reached their timeout.",
+  page.counter("koho_deadlines_passed_total", "Requests that reached their timeout.",
                now.deadlines_passed.load());
-  page.counter("koho:stream_pings_total", "Keep-alive comments sent in streams.", now.pings.load());
-  page.counter("koho:unknown_fields_total", "Unknown fields in requests.",
+  page.counter("koho_stream_pings_total", "Keep-alive comments sent in streams.", now.pings.load());
+  page.counter("koho_unknown_fields_total", "Unknown fields in requests.",
                now.unknown_fields.load());
-  page.counter("koho:sent_bytes_total", "Bytes sent to clients.", now.bytes_sent.load());
-  page.begin("koho:admission_rejections_total", "counter", "Requests refused, by reason.");
-  page.row("koho:admission_rejections_total", now.rejected_full.load(), R"(reason="queue_full")");
-  page.row("koho:admission_rejections_total", now.rejected_not_ready.load(),
+  page.counter("koho_sent_bytes_total", "Bytes sent to clients.", now.bytes_sent.load());
+  page.begin("koho_admission_rejections_total", "counter", "Requests refused, by reason.");
+  page.row("koho_admission_rejections_total", now.rejected_full.load(), R"(reason="queue_full")");
+  page.row("koho_admission_rejections_total", now.rejected_not_ready.load(),
            R"(reason="not_ready")");
   usage_of_keys(page, *core.api_keys());
-  page.begin("koho:tool_parse_errors_total", "counter",
+  page.begin("koho_tool_parse_errors_total", "counter",
              "Tool calls with an unknown name, malformed, or repaired (mended).");
-  page.row("koho:tool_parse_errors_total", now.tool_calls_unknown.load(), R"(kind="unknown_tool")");
-  page.row("koho:tool_parse_errors_total", now.tool_calls_malformed.load(), R"(kind="malformed")");
-  page.row("koho:tool_parse_errors_total", now.tool_calls_mended.load(), R"(kind="mended")");
-  page.counter("koho:reasoning_unclosed_total", "Answers that ended within their reasoning.",
+  page.row("koho_tool_parse_errors_total", now.tool_calls_unknown.load(), R"(kind="unknown_tool")");
+  page.row("koho_tool_parse_errors_total", now.tool_calls_malformed.load(), R"(kind="malformed")");
+  page.row("koho_tool_parse_errors_total", now.tool_calls_mended.load(), R"(kind="mended")");
+  page.counter("koho_reasoning_unclosed_total", "Answers that ended within their reasoning.",
                now.reasoning_unclosed.load());
-  page.begin("koho:http_responses_total", "counter",
+  page.begin("koho_http_responses_total", "counter",
              "HTTP responses, by path and class of status.");
   constexpr std::string_view kKinds[] = {"2xx", "3xx", "4xx", "5xx"};
   for (const auto& [path, counts] : core.responses())
     for (std::size_t i = 0; i < counts.size(); ++i)
-      page.row("koho:http_responses_total", counts[i],
+      page.row("koho_http_responses_total", counts[i],
                fmt::format(R"(path="{}",status="{}")", escaped(path), kKinds[i]));
-  page.gauge("koho:resident_memory_bytes", "Resident memory of the process.", resident_bytes());
-  page.gauge("koho:uptime_seconds", "Time since the server started.",
+  page.gauge("koho_resident_memory_bytes", "Resident memory of the process.", resident_bytes());
+  page.gauge("koho_uptime_seconds", "Time since the server started.",
              static_cast<double>(core.uptime_us()) / 1e6);
 }
 
@@ -270,8 +270,8 @@ std::string metrics_page(const Core& core) {
   const bool replays = serving != nullptr && serving->model.turns != nullptr;
   const api::TurnMemory::Counts turns =
       replays ? serving->model.turns->counts() : api::TurnMemory::Counts{};
-  page.counter("koho:turns_remembered_total", "Answers kept for replay.", turns.remembered);
-  page.counter("koho:turns_replayed_total", "Kept answers that became part of a later prompt.",
+  page.counter("koho_turns_remembered_total", "Answers kept for replay.", turns.remembered);
+  page.counter("koho_turns_replayed_total", "Kept answers that became part of a later prompt.",
                turns.replayed);
   server_as_koho(page, core);
   return page.take();

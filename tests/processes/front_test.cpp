@@ -89,9 +89,9 @@ TEST(Front, AnswersAreWholeAcrossRestartsWhichHealthAndMetricsTell) {
   EXPECT_EQ(text_at(during.json(), "choices.0.text"), text_at(before.json(), "choices.0.text"));
   ASSERT_TRUE(is_ready_after(port, 1));
   const std::string metrics = get(port, "/metrics").body;
-  EXPECT_NE(metrics.find("koho:device_failures_total{model_name=\"tiny\",engine=\"0\"} 1"),
+  EXPECT_NE(metrics.find("koho_device_failures_total{model_name=\"tiny\",engine=\"0\"} 1"),
             std::string::npos);
-  EXPECT_NE(metrics.find("koho:recoveries_total{model_name=\"tiny\",engine=\"0\"} 1"),
+  EXPECT_NE(metrics.find("koho_recoveries_total{model_name=\"tiny\",engine=\"0\"} 1"),
             std::string::npos);
   EXPECT_NE(process.output().find("was killed by signal 9"), std::string::npos);
 }

@@ -228,10 +228,10 @@ TEST(ApiKeyLimits, AnswersTellWhatIsLeft) {
   const std::string labels =
       R"({model_name="tiny",engine="0",key=")" + hash + R"(",key_name="team \"a\"")";
   for (const char* row :
-       {"koho:key_requests_total*,result=\"begun\"} 4\n",
-        "koho:key_requests_total*,result=\"refused\"} 2\n",
-        "koho:key_tokens_total*,kind=\"prompt\"} 12\n",
-        "koho:key_tokens_total*,kind=\"generation\"} 9\n", "koho:key_requests_live*} 0\n"}) {
+       {"koho_key_requests_total*,result=\"begun\"} 4\n",
+        "koho_key_requests_total*,result=\"refused\"} 2\n",
+        "koho_key_tokens_total*,kind=\"prompt\"} 12\n",
+        "koho_key_tokens_total*,kind=\"generation\"} 9\n", "koho_key_requests_live*} 0\n"}) {
     std::string text = row;
     text.replace(text.find('*'), 1, labels);
     EXPECT_NE(page.find(text), std::string::npos) << text;

@@ -75,13 +75,13 @@ TEST(Operations, CountsFromTheFirstScrape) {
   const std::string labels = R"({model_name="tiny",engine="0")";
   for (const std::string& row :
        {"vllm:num_requests_running" + labels + "} 0", "vllm:num_requests_waiting" + labels + "} 0",
-        "vllm:kv_cache_usage_perc" + labels + "} 0", "koho:disconnects_total" + labels + "} 0",
-        "koho:requests_live" + labels + "} 0", "koho:pages_used" + labels + "} 0",
-        "koho:admission_rejections_total" + labels + R"(,reason="queue_full"} 0)",
-        "koho:http_responses_total" + labels + R"(,path="/v1/completions",status="5xx"} 0)",
-        "koho:http_responses_total" + labels + R"(,path="/v1/models",status="2xx"} 0)",
-        "koho:http_responses_total" + labels + R"(,path="/metrics",status="5xx"} 0)",
-        "koho:http_responses_total" + labels + R"(,path="refused",status="4xx"} 0)"})
+        "vllm:kv_cache_usage_perc" + labels + "} 0", "koho_disconnects_total" + labels + "} 0",
+        "koho_requests_live" + labels + "} 0", "koho_pages_used" + labels + "} 0",
+        "koho_admission_rejections_total" + labels + R"(,reason="queue_full"} 0)",
+        "koho_http_responses_total" + labels + R"(,path="/v1/completions",status="5xx"} 0)",
+        "koho_http_responses_total" + labels + R"(,path="/v1/models",status="2xx"} 0)",
+        "koho_http_responses_total" + labels + R"(,path="/metrics",status="5xx"} 0)",
+        "koho_http_responses_total" + labels + R"(,path="refused",status="4xx"} 0)"})
     EXPECT_NE(reply.body.find(row + "\n"), std::string::npos) << row;
   for (const char* name :
        {"vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:num_preemptions_total",
@@ -97,7 +97,7 @@ TEST(Operations, CountsFromTheFirstScrape) {
             200);
   ASSERT_TRUE(server.becomes_idle());
   EXPECT_NE(get(server.port(), "/metrics")
-                .body.find("koho:http_responses_total" + labels +
+                .body.find("koho_http_responses_total" + labels +
                            R"(,path="/v1/completions",status="2xx"} 1)"),
             std::string::npos);
 }
@@ -117,7 +117,7 @@ constexpr const char* kSizes[] = {"vllm:request_inference_time_seconds",
                                   "vllm:request_max_num_generation_tokens",
                                   "vllm:request_params_n",
                                   "vllm:request_params_max_tokens",
-                                  "koho:iteration_tokens"};
+                                  "koho_iteration_tokens"};
 
 TEST(Operations, MeasuresRequestsAndStepsAsVllmDoes) {
   TinyServer server;
@@ -146,7 +146,7 @@ TEST(Operations, MeasuresRequestsAndStepsAsVllmDoes) {
   expect("vllm:request_max_num_generation_tokens", 2, 7 + 1);
   expect("vllm:request_params_n", 2, 2 + 1);
   expect("vllm:request_params_max_tokens", 2, 7 + 1);
-  expect("koho:iteration_tokens", grown("koho:steps_total"), grown("koho:computed_tokens_total"));
+  expect("koho_iteration_tokens", grown("koho_steps_total"), grown("koho_computed_tokens_total"));
   const double decode = grown("vllm:request_decode_time_seconds_sum");
   EXPECT_GT(decode, 0.0);
   expect("vllm:request_inference_time_seconds", 2,
@@ -180,7 +180,7 @@ TEST(Operations, TellsEveryMetricBeforeTheModelIsThere) {
                      std::string(",le=\"") + bound + '"'),
               0);
   EXPECT_EQ(metric(page, "vllm:request_time_per_output_token_seconds_bucket", R"(,le="0.025")"), 0);
-  EXPECT_EQ(metric(page, "koho:iteration_tokens_bucket", R"(,le="16384.0")"), 0);
+  EXPECT_EQ(metric(page, "koho_iteration_tokens_bucket", R"(,le="16384.0")"), 0);
   // docs/metrics.md has a row with name, type and help of each metric.
   std::ifstream file(std::string(KOHO_SOURCE_DIR) + "/docs/metrics.md");
   std::stringstream documentation;
