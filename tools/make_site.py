@@ -160,7 +160,11 @@ def mkdocs():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "site", help="where the site goes (%(default)s)")
+    parser.add_argument("--install-only", action="store_true", help="fetch MkDocs, and make nothing")
     options = parser.parse_args()
+    if options.install_only:
+        print(mkdocs())
+        return
     koho_binary()
     made = subprocess.run([mkdocs(), "build", "--strict", "--config-file", ROOT / "mkdocs.yml", "--site-dir", options.out.resolve()], cwd=ROOT,
                           env=dict(os.environ, NO_MKDOCS_2_WARNING="1"), check=False)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What takes hours: every test under ThreadSanitizer, every fuzz target for its share of the time, and the tokenizer and the chat
-template against their referees. Writes a record, to which the next night adds: the runs of a target count since its first night.
+"""What takes hours: every test under ThreadSanitizer, every fuzz target for its share of the time, the tokenizer and the chat
+template against their referees, and a Ray cluster whose actors are killed. Writes a record, to which the next night adds: the runs of a target count since its first night.
 
     tools/nightly.py --hours 8 --record nightly.json --corpus CORPUS
     tools/nightly.py --hours 0.5 --only fuzz --targets http_reader_fuzz,json_tree_fuzz --record nightly.json
@@ -19,7 +19,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PARTS = ("tsan", "fuzz", "differential")
+PARTS = ("tsan", "fuzz", "differential", "ray")
 # Of targets whose inputs have the words of a format.
 DICTIONARIES = {"api_request_fuzz": "api.dict", "http_reader_fuzz": "http.dict", "chat_request_fuzz": "json.dict",
                 "tokenizer_file_fuzz": "json.dict", "model_config_fuzz": "json.dict", "json_tree_fuzz": "json.dict",
@@ -92,6 +92,20 @@ def minimise(target, corpus):
     smaller.rmdir()
 
 
+def ray():
+    """tools/ray_check.py with PyPI's Ray, in a virtual environment that is kept."""
+    build("release", "koho", "engine_so")
+    tools = ROOT / "build/ray-tools"
+    if not (tools / "bin/ray").exists():
+        run([sys.executable, "-m", "venv", str(tools)])
+        run([tools / "bin/pip", "install", "--quiet", "ray[data,serve]"])
+    record = ROOT / "build/ray.json"
+    record.unlink(missing_ok=True)
+    environment = dict(os.environ, KOHO_ENGINE=str(ROOT / "build/release/src/capi/engine.so"))
+    result = run([tools / "bin/python", "tools/ray_check.py", "--json", record], env=environment)
+    return {"exit": result.returncode} | (json.loads(record.read_text()) if record.exists() else {})
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=8.0, help="of fuzzing, over all targets (%(default)s)")
@@ -128,6 +142,9 @@ def main():
         print(result.stdout, result.stderr)
         night["differential"] = {"texts": options.texts, "exit": result.returncode}
         failed |= result.returncode != 0
+    if "ray" in parts:
+        night["ray"] = ray()
+        failed |= night["ray"]["exit"] != 0
     record["nights"].append(night)
     options.record.write_text(json.dumps(record, indent=1) + "\n")
     for target, runs in sorted(record["runs"].items()):
