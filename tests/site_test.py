@@ -6,6 +6,7 @@ tools/make_site.py has fetched MkDocs (CI does).
     tests/site_test.py --koho build/koho [unittest's arguments]
 """
 
+import json
 import os
 import pathlib
 import re
@@ -37,14 +38,27 @@ class Pages(unittest.TestCase):
         page = site_pages.serve_page(koho)
         self.assertEqual([flag for flag in shown if f"`{flag}`" not in page], [])
 
-    def test_every_row_of_other_engines_flags_is_in_the_migration_page(self):
+    def test_every_flag_of_other_engines_is_in_the_migration_page(self):
         text = koho("help", "flags")
         parts = site_pages.parse_peer_flags(text)
         self.assertEqual(len(parts), 3)
         self.assertEqual(sum(len(rows) for _, rows in parts), len(re.findall(r"^  -", text, re.MULTILINE)))
         self.assertTrue(all(words for _, rows in parts for _, _, words in rows))
         page = site_pages.migration_page(koho, lambda command, expect=0: "")
-        self.assertEqual([flag for _, rows in parts for flags, _, _ in rows for flag in flags if f"`{flag}`" not in page], [])
+        given = json.loads((ROOT / "tools/peer_flags.json").read_text())
+        self.assertEqual([flag for engine in given.values() for flag in engine["flags"] if f"`{flag}`" not in page], [])
+        self.assertGreater(min(len(engine["flags"]) for engine in given.values()), 300)
+
+    def test_the_migration_page_says_what_serve_does(self):
+        """By running it: each flag alone, so that a value which it lacks, or a missing file, is not what is refused."""
+        verdict = site_pages.verdicts(koho)
+        for flag, words, value, said in (("--max-num-seqs", "the same", "4", "valid"), ("--tp", "`--tensor-parallel-size`", "1", "valid"),
+                                         ("--swap-space", "accepted: a preempted", "4", "has no effect"), ("--lora-dtype", "refused: koho has no LoRA", "auto", "no LoRA"),
+                                         ("--enable-deterministic-inference", "`--deterministic`", None, "valid"), ("--hicache-ratio", "refused: weights and KV", "2", "never a part"),
+                                         ("--numa-bind", None, None, "unknown flag --numa-bind")):
+            self.assertTrue((verdict(flag) or "none").startswith(words or "none"), flag)
+            made = subprocess.run([KOHO, "serve", str(ROOT / "models/tiny"), "--check", flag, *([value] if value else [])], capture_output=True, text=True, check=False)
+            self.assertIn(said, made.stdout + made.stderr, flag)
 
     def test_commands_are_the_programs(self):
         names = [name for name, _ in site_pages.commands(koho)]

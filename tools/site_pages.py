@@ -4,6 +4,7 @@ that src/ makes. Each function returns Markdown; none of it is committed."""
 
 import ast
 import collections
+import json
 import pathlib
 import re
 
@@ -83,13 +84,28 @@ def parse_peer_flags(text):
     return parts
 
 
+def verdicts(koho):
+    """A function: flag of another engine -> what koho makes of it, in Markdown, or None for a flag that it does not know."""
+    own = {flag: flags[0] for rows in parse_serve_help(koho("serve", "--help")).values() for flags, *_ in rows for flag in flags}
+    (_, _), (_, accepted), (_, refused) = parse_peer_flags(koho("help", "flags"))
+    rows = [(names, values, f"{word}: {cell(says)}") for word, table_rows in (("accepted", accepted), ("refused", refused))
+            for names, values, says in table_rows]
+
+    def verdict(flag):
+        if flag in own:
+            return "the same" if own[flag] == flag else code(own[flag])
+        found = [(values, says) for names, values, says in rows if any(flag == name or (name.endswith("-") and flag.startswith(name)) for name in names)]
+        return "; ".join(f"with {code(values)} {says}" if values not in ("", "VALUE") else says for values, says in found) or None
+    return verdict
+
+
 def migration_page(koho, run):
-    peers = parse_peer_flags(koho("help", "flags"))
-    own = [(flags, words) for rows in parse_serve_help(koho("serve", "--help")).values() for flags, _, words, _ in rows]
+    engines = json.loads((ROOT / "tools/peer_flags.json").read_text())
+    names = {"vllm": "vLLM", "sglang": "SGLang"}
+    verdict = verdicts(koho)
     out = ["# From vLLM and SGLang\n",
-           "koho takes most command lines of vLLM, SGLang and llama.cpp as they are: `vllm serve` and `python -m sglang.launch_server` become `koho serve`. Below is "
-           "every flag that koho knows of theirs, in the words of the program (`koho help flags`, `koho serve --help`). A flag that stands nowhere here is refused by name, with the nearest "
-           "one that exists.\n",
+           "`vllm serve` and `python -m sglang.launch_server` become `koho serve`; most command lines work as they are. Below is every flag of both, with what koho makes of "
+           "it in the words of the program (`koho help flags`, which has llama.cpp's, too). *Accepted*: a line says why nothing changes.\n",
            "## A command line of vLLM\n", run("koho serve models/tiny --served-model-name glm --tensor-parallel-size 2 --enable-auto-tool-choice "
                                               "--tool-call-parser glm47 --reasoning-parser glm45 --max-num-seqs 32 --gpu-memory-utilization 0.5 --check"),
            "## A command line of SGLang\n", run("koho serve --model-path models/tiny --tp 2 --tool-call-parser glm47 --reasoning-parser glm45 "
@@ -101,11 +117,12 @@ def migration_page(koho, run):
                ["the context that fits", "vLLM: an error at start where it does not", "the longest that fits is taken and printed"],
                ["reasoning", "`reasoning_content` or `reasoning`", "both ([server](server.md))"],
                ["bits of an answer", "depend on the batch", "do not, with `--deterministic`; on the CPU never ([batch invariance](scheduling.md#batch-invariance-and-leaks))"]])]
-    out += ["## Flags that are koho's own\n", "Under the first name; the others are the same flag.\n",
-            table(("flag", "also", ""), ([code(flags[0]), ", ".join(map(code, flags[1:])), cell(words)] for flags, words in own))]
-    for title, rows in peers:
-        out += [f"## {title}\n", table(("flag", "with", ""), ([", ".join(map(code, flags)), code(values), code(words) if words.startswith("--") else cell(words)]
-                                                              for flags, values, words in rows))]
+    for engine, given in engines.items():
+        known = [(flag, verdict(flag)) for flag in given["flags"]]
+        unknown = [code(flag) for flag, words in known if words is None]
+        out += [f"## Flags of {names[engine]} {given['version']}\n",
+                f"koho knows {len(known) - len(unknown)} of {len(known)}; the others, listed below the table, end the start with exit code 2 and the flag's name.\n",
+                table(("flag", "koho"), ([code(flag), words] for flag, words in known if words is not None)), f"Not known: {', '.join(unknown)}.\n"]
     return "\n".join(out)
 
 

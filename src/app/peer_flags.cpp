@@ -54,6 +54,28 @@ constexpr PeerFlag kTable[] = {
     {"--lora-modules,--lora-paths,--lora", kValue, "", kRefused, "koho has no LoRA"},
     {"--rope-scaling,--rope-theta,--rope-freq-base,--rope-freq-scale,--hf-overrides", kValue, "",
      kRefused, "the model is as its config.json says"},
+    {"--code-revision", kValue, "", kSame, "koho runs no code of a model directory"},
+    {"--mm-,--enable-mm-,--limit-mm-,--media-,--allowed-media-,--allowed-local-media-path,--video-,"
+     "--interleave-mm-strings,--enable-multimodal,--asr-,--encoder-,--image-processor-backend",
+     kValue, "", kRefused, "the model reads text only"},
+    {"--lora-,--max-lora-,--max-loras,--max-loras-per-batch,--max-cpu-loras,--max-loaded-loras,--"
+     "fully-sharded-loras,--default-mm-loras,--enable-lora-,--experts-shared-outer-loras",
+     kValue, "", kRefused, "koho has no LoRA"},
+    {"--mamba-,--enable-mamba-,--max-mamba-cache-size,--linear-attn-,--gdn-,--kda-,--dsa-,--dsv4-,-"
+     "-swa-,--diffusion-,--dllm-",
+     kValue, "", kRefused, "glm4_moe has no such layers"},
+    {"--is-embedding,--pooler-config,--enable-prompt-embeds,--skip-tokenizer-init,--tokens-only",
+     kValue, "", kRefused, "koho generates text, from text or token ids"},
+    {"--quantization-config,--quantization-param-path,--quantize-and-serve,--modelopt-", kValue, "",
+     kRefused, "the checkpoint says how its weights are quantised"},
+    {"--model-loader-extra-config,--max-parallel-loading-workers,--safetensors-,--weight-loader-"
+     "prefetch-num-threads",
+     kValue, "", kSame, "safetensors files are mapped, and all ranks load at once"},
+    {"--weight-loader-prefetch-checkpoints,--use-tqdm-on-load", kNone, "", kSame,
+     "safetensors files are mapped, and all ranks load at once"},
+    {"--enable-sleep-mode,--sleep-mode-,--enable-memory-saver,--weight-transfer-config,--weight-"
+     "cache-,--remote-instance-weight-loader-,--checkpoint-engine-wait-weights-before-ready",
+     kValue, "", kRefused, "weights are loaded once, at the start"},
 
     // ---- chat
     {"--jinja", kNone, "", kSame, "GLM's chat templates are built in (--chat-template)"},
@@ -79,6 +101,29 @@ constexpr PeerFlag kTable[] = {
     {"-cnv,--conversation,-i,--interactive,-if", kNone, "", kRefused, "use koho chat DIR"},
     {"-no-cnv,--no-conversation,-st,--single-turn,--no-display-prompt", kNone, "", kSame,
      "koho run answers once, without the prompt"},
+    {"--response-role", kValue, "assistant", kSame, "an answer is the assistant's"},
+    {"--reasoning-parser-plugin,--tool-parser-plugin,--io-processor-plugin,--middleware,--worker-"
+     "cls,--worker-extension-cls,--scheduler-cls,--model-class-overrides,--custom-weight-loader,--"
+     "forward-hooks",
+     kValue, "", kRefused, "koho runs no code of others"},
+    {"--tool-server", kValue, "", kRefused, "koho calls no tools: its client does"},
+    {"--hf-chat-template-name,--completion-template,--trust-request-chat-template", kValue, "",
+     kRefused, "GLM's chat templates are built in (--chat-template)"},
+    {"--enable-cache-report", kNone, "", kSame, "usage always has cached_tokens"},
+    {"--enable-force-include-usage,--stream-response-default-include-usage", kNone, "", kRefused,
+     "a request says so: stream_options with include_usage"},
+    {"--return-tokens-as-token-ids", kNone, "", kRefused,
+     "a request says so: return_tokens_as_token_ids"},
+    {"--max-logprobs", kValue, "20", kSame, "a request may ask for 20"},
+    {"--max-logprobs", kValue, "", kRefused, "a request may ask for 20"},
+    {"--logprobs-mode", kValue, "raw_logprobs", kSame,
+     "log probabilities are the model's, before temperature and penalties"},
+    {"--logprobs-mode", kValue, "", kRefused,
+     "log probabilities are the model's, before temperature and penalties"},
+    {"--sampling-defaults", kValue, "model", kSame,
+     "the defaults of sampling are those of generation_config.json"},
+    {"--preferred-sampling-params", kValue, "", kRefused,
+     "use --temperature, --top-p, --top-k and --min-p"},
 
     // ---- ranks and devices
     {"--distributed-executor-backend", kValue, "mp,uni", kSame, "koho starts the ranks itself"},
@@ -112,6 +157,28 @@ constexpr PeerFlag kTable[] = {
      "all weights are on --device, never a part on the host"},
     {"-fit,--fit", kMaybe, "", kSame, "the memory plan is made at the start (koho inspect)"},
     {"-tb,--threads-batch", kValue, "", kRefused, "--threads is for prefill and decode alike"},
+    {"--eplb-,--ep-num-redundant-experts,--ep-dispatch-algorithm,--init-expert-location,--expert-"
+     "placement-strategy,--expert-distribution-,--elastic-ep-,--enable-elastic-",
+     kValue, "", kRefused, "koho has no redundant experts"},
+    {"--disaggregation-,--kv-transfer-config,--ec-transfer-config,--enable-pd-role-switch,--enable-"
+     "pdmux",
+     kValue, "", kRefused, "every replica computes prompts and answers"},
+    {"--kv-events-config", kValue, "", kRefused,
+     "koho publishes no KV events; a router keeps a session on its replica (deploy/haproxy)"},
+    {"--data-parallel-,-dpa,-dpb,-dpe,-dph,-dpl,-dpn,-dpp,-dpr,--headless,--master-addr,--master-"
+     "port,--load-balance-method",
+     kValue, "", kRefused,
+     "more machines are more servers behind a router (deploy); --attention dp divides the requests "
+     "of one"},
+    {"--device-ids,--base-gpu-id,--gpu-id-step", kValue, "", kRefused, "use --devices"},
+    {"--enable-symm-mem,--enable-torch-symm-mem,--enable-mscclpp,--enable-p2p-check,--enable-"
+     "flashinfer-allreduce-fusion,--pre-warm-nccl",
+     kNone, "", kSame, "koho chooses the collectives itself"},
+    {"--enable-dp-lm-head,--enable-dbo,--enable-two-batch-overlap,--enable-single-batch-overlap,--"
+     "disable-shared-experts-fusion",
+     kNone, "", kSame, "koho divides layers and overlaps work in its own way"},
+    {"--deepep-mode,--deepep-config,--moe-dense-tp-size", kValue, "", kSame,
+     "koho divides layers and overlaps work in its own way"},
 
     // ---- memory and batching
     {"--swap-space", kValue, "", kSame,
@@ -142,6 +209,26 @@ constexpr PeerFlag kTable[] = {
      "a CPU reads the mapped files, a GPU has its own copy; nothing is locked"},
     {"--context-shift", kNone, "", kRefused, "an answer ends where the context is full"},
     {"--no-context-shift", kNone, "", kSame, "an answer ends where the context is full"},
+    {"--max-total-tokens", kValue, "", kRefused, "use --kv-pages, of 64 tokens each"},
+    {"--enable-hierarchical-cache,--enable-hicache,--hicache-,--enable-lmcache,--lmcache-,--enable-"
+     "flexkv,--flexkv-,--kv-offloading-,--offload-,--cpu-offload-params",
+     kValue, "", kRefused, "weights and KV cache are on --device, never a part on the host"},
+    {"--radix-eviction-policy", kValue, "lru", kSame,
+     "the page that was used longest ago is evicted"},
+    {"--radix-eviction-policy", kValue, "", kRefused,
+     "the page that was used longest ago is evicted"},
+    {"--prefix-caching-hash-algo", kValue, "", kSame,
+     "a page is found by its hash and believed for its tokens"},
+    {"--schedule-conservativeness,--max-prefill-tokens,--prefill-max-requests,--long-prefill-token-"
+     "threshold,--num-continuous-decode-steps,--scheduler-recv-interval",
+     kValue, "", kSame,
+     "koho plans each step itself (--max-num-batched-tokens, --inter-token-ms-max)"},
+    {"--enable-priority-scheduling", kNone, "", kSame,
+     "requests run in order of priority, then of arrival"},
+    {"--stream-interval", kValue, "1", kSame, "each token is sent when it is there"},
+    {"--stream-interval", kValue, "", kRefused, "each token is sent when it is there"},
+    {"--disable-overlap-schedule", kNone, "", kRefused,
+     "steps always overlap with the work around them"},
 
     // ---- how it runs
     {"--enforce-eager,--disable-cuda-graph", kNone, "", kSame,
@@ -158,6 +245,18 @@ constexpr PeerFlag kTable[] = {
      "koho runs no code of others"},
     {"--mirostat,--dry-,--xtc-,--samplers,--sampler-seq,--typical,--top-nsigma", kValue, "",
      kRefused, "koho has no such sampler (koho serve --help-sampling lists its own)"},
+    {"-cc,--cuda-graph-,--cudagraph-,--max-cudagraph-capture-size,--torch-compile-max-bs,--"
+     "optimization-level,--performance-mode,--kernel-config,--attention-config,-ac,--linear-"
+     "backend,--fp8-gemm-backend,--bf16-gemm-backend",
+     kValue, "", kSame,
+     "nothing is compiled at the start; koho has its own kernels and captures the graphs it needs"},
+    {"--disable-cuda-graph-padding,--disable-flashinfer-autotune,--enable-flashinfer-autotune,--"
+     "disable-cascade-attn",
+     kNone, "", kSame, "koho has its own kernels"},
+    {"--otlp-,--enable-trace,--trace-modules,--collect-detailed-traces,--profiler-config,--enable-"
+     "layerwise-nvtx-",
+     kValue, "", kRefused,
+     "koho exports no traces; its times are in /metrics and in timings of a request"},
 
     // ---- the server
     {"--metrics,--slots,--props,--webui,--enable-metrics", kNone, "", kSame,
@@ -169,6 +268,25 @@ constexpr PeerFlag kTable[] = {
     {"--kv-cache-free-gpu-memory-fraction", kValue, "", kRefused,
      "use --gpu-memory-utilization, the share of weights and KV cache together"},
     {"--max-num-queued-tokens", kValue, "", kRefused, "use --max-num-queued-reqs"},
+    {"--enable-request-id-headers,--enable-server-load-tracking", kNone, "", kSame,
+     "koho always has x-request-id and /load"},
+    {"--root-path,--fastapi-root-path", kValue, "", kRefused,
+     "the proxy in front takes the prefix off"},
+    {"--uds,--grpc,--grpc-,--enable-http2,--http2-", kValue, "", kRefused,
+     "koho answers HTTP/1.1 on a TCP port"},
+    {"--ssl-ca-certs,--ssl-cert-reqs,--ssl-ciphers,--ssl-keyfile-password,--enable-ssl-refresh",
+     kValue, "", kRefused, "--tls-cert and --tls-key are all there is; a proxy in front has more"},
+    {"--allow-credentials,--allowed-methods,--allowed-headers", kValue, "", kRefused,
+     "use --allowed-origins"},
+    {"--admin-api-key", kValue, "", kRefused, "use --api-key-file"},
+    {"--api-server-count,--tokenizer-worker-num,--detokenizer-worker-num,--renderer-num-workers",
+     kValue, "", kSame, "one process reads, tokenizes and answers on threads of its own"},
+    {"--enable-log-outputs,--enable-log-deltas,--max-log-len,--log-requests-", kValue, "", kRefused,
+     "the log has a line a request, never its text"},
+    {"--log-config-file,--logging-config,--log-level-http,--disable-access-log-for-endpoints",
+     kValue, "", kRefused, "use --log-level and --log-format"},
+    {"--bucket-,--prompt-tokens-buckets,--generation-tokens-buckets,--custom-histogram-buckets",
+     kValue, "", kRefused, "the buckets of /metrics are fixed"},
 
     // ---- other names
     {"-n,--predict,--n-predict,--max-new-tokens", kValue, "", kRenamed, "--max-tokens"},

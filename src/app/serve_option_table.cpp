@@ -163,13 +163,13 @@ std::vector<ServeOption> layout_alias_options() {
          return {};
        },
        nullptr},
-      {"Compute", "--enable-expert-parallel", "", "The same as --experts whole", Takes::nothing,
+      {"Compute", "--enable-expert-parallel,-ep", "", "The same as --experts whole", Takes::nothing,
        [](O& o, S v) { return set_if_on(o.runtime.experts, ExpertLayout::expert_parallel, v); },
        nullptr},
       {"Compute", "--enable-dp-attention", "", "The same as --attention dp", Takes::nothing,
        [](O& o, S v) { return set_if_on(o.runtime.attention, AttentionLayout::data_parallel, v); },
        nullptr},
-      {"Compute", "--data-parallel-size,--dp-size,--dp", "N",
+      {"Compute", "--data-parallel-size,--dp-size,--dp,-dp", "N",
        "1, or with --attention dp the number of ranks", Takes::value,
        [](O& o, S v) -> Status {
          KOHO_TRY_ASSIGN(o.data_parallel_size, number_of(v, 1, 64));
@@ -184,11 +184,11 @@ std::vector<ServeOption> execution_options() {
       {"Compute", "--threads,-t", "N", "CPU threads; 0 or -1 = the cores that koho may use",
        Takes::value, [](O& o, S v) { return set_number(o.runtime.device.threads, v, -1, 1024); },
        [](const O& o) { return fmt::to_string(o.runtime.device.threads); }},
-      {"Compute", "--deterministic", "",
+      {"Compute", "--deterministic,--enable-deterministic-inference", "",
        "Batch-invariant kernels: the result of a request does not depend on the batch",
        Takes::nothing, [](O& o, S v) { return set_boolean(o.runtime.device.deterministic, v); },
        [](const O& o) { return shown_boolean(o.runtime.device.deterministic); }},
-      {"Compute", "--step-deadline", "SECONDS",
+      {"Compute", "--step-deadline,--watchdog-timeout", "SECONDS",
        "After so long a step is a hang, and ranks restart; 0 = 30 on GPUs, else 600", Takes::value,
        [](O& o, S v) -> Status {
          std::int64_t seconds = 0;
@@ -289,7 +289,8 @@ std::vector<ServeOption> batching_options() {
        [](const O& o) {
          return o.runtime.kv_bytes > 0 ? fmt::to_string(o.runtime.kv_bytes) : std::string();
        }},
-      {"Batching", "--gpu-memory-utilization,--mem-fraction-static", "SHARE",
+      {"Batching", "--gpu-memory-utilization,--device-memory-utilization,--mem-fraction-static",
+       "SHARE",
        "Share of the memory (of the GPU, or of the host on the CPU) for weights and KV cache, such "
        "as 0.9, instead of --kv-pages",
        Takes::value, [](O& o, S v) { return set_share(o.runtime.memory_share, v); },
