@@ -24,15 +24,17 @@ let
   };
   cuda = pkgs.cudaPackages_13_0 or null;
   cuda_packages = if cuda == null then [ ] else [ cuda.cudatoolkit cuda.nccl ];
+  packages = builtins.attrValues by_debian_name ++ cuda_packages;
   # The driver's library comes from the machine: NixOS has it here.
   driver = "/run/opengl-driver/lib";
 in
 {
-  inherit by_debian_name;
-  packages = builtins.attrValues by_debian_name ++ cuda_packages;
+  inherit by_debian_name packages;
   environment = {
     CC = "${pkgs.gcc}/bin/gcc";
     CXX = "${pkgs.gcc}/bin/g++";
+    # mkShell's hooks tell CMake of the packages; Replit has none.
+    CMAKE_PREFIX_PATH = "${pkgs.lib.makeSearchPathOutput "dev" "" packages}:${pkgs.lib.makeSearchPath "" packages}";
     LD_LIBRARY_PATH = "${pkgs.lib.makeLibraryPath ([ pkgs.stdenv.cc.cc.lib ] ++ cuda_packages)}:${driver}";
   } // (if cuda == null then { } else {
     CUDA_HOME = "${cuda.cudatoolkit}";

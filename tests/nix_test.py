@@ -78,7 +78,10 @@ class Nix(unittest.TestCase):
         replit = self.evaluate(f"let made = import {ROOT}/replit.nix {{ pkgs = {SET}}}; }}; "
                                "in { packages = map (one: one.name) made.deps; environment = made.env; }")
         self.assertEqual(shell, replit)
+        prefixes = shell["environment"].pop("CMAKE_PREFIX_PATH").split(":")
         self.assertEqual(shell["environment"], ENVIRONMENT)
+        self.assertEqual(len(prefixes), 2 * len(shell["packages"]))
+        self.assertLess({"/nix/store/libedit/", "/nix/store/libedit-dev/", "/nix/store/boost181-dev/", "/nix/store/nccl-dev/"}, set(prefixes))
         self.assertEqual(len(shell["packages"]), len(run.packages()) + 2)
         self.assertLess({"cudatoolkit", "nccl", "python3", "gcc", "spdlog-with-fmt_9"}, set(shell["packages"]))
 

@@ -7,6 +7,7 @@ let
     inherit name;
     type = "derivation";
     outPath = "/nix/store/${name}";
+    dev.outPath = "/nix/store/${name}-dev"; # headers and CMake's files, of most packages
     override = changes: package "${name}-with-${builtins.concatStringsSep "-" (map (key: changes.${key}.name) (builtins.attrNames changes))}";
   };
   named = names: builtins.listToAttrs (map (name: { inherit name; value = package name; }) names);
@@ -16,7 +17,11 @@ named [ "gcc" "cmake" "ninja" "ccache" "python3" "boost181" "boost" "nlohmann_js
 // {
   python3Packages = named [ "pip" "numpy" ];
   stdenv.cc.cc.lib = package "gcc-lib";
-  lib.makeLibraryPath = packages: builtins.concatStringsSep ":" (map (one: "${one}/lib") packages);
+  lib = rec {
+    makeSearchPath = folder: packages: builtins.concatStringsSep ":" (map (one: "${one}/${folder}") packages);
+    makeSearchPathOutput = output: folder: packages: makeSearchPath folder (map (one: one.${output} or one) packages);
+    makeLibraryPath = makeSearchPath "lib";
+  };
   mkShell = arguments: arguments // { type = "derivation"; };
 } // (if !cuda then { } else {
   # Unfree: without the permission its evaluation is an error.
