@@ -30,6 +30,9 @@ class EngineError(RuntimeError):
         self.name = self.NAMES.get(code, "error")
         self.tokens: list[int] | None = None
 
+    def __reduce__(self):
+        return EngineError, (str(self), self.code)  # for pickle, between the processes of a pool
+
 
 class Finish(enum.IntEnum):
     """KohoFinish."""

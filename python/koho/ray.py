@@ -27,7 +27,9 @@ from koho.text import AsyncEngine, RequestRefused, chat_answer, conversation
 # What chat() adds to a row. tool_calls is JSON text, as Arrow has one type a column; error is empty for an answered row.
 COLUMNS = ("answer", "reasoning", "tool_calls", "finish_reason", "prompt_tokens", "completion_tokens", "error")
 TASKS = 4  # of Ray Data that an actor works on at once: while one's last answers end, the next fills the batch
-ATTEMPTS = 4  # of an HTTP request whose replica died
+ATTEMPTS = 4  # of an HTTP request whose replica died, and of a row while its engine is busy
+PAUSE_S = 0.1  # before the first further attempt; then longer
+BUSY = (429, 503)  # HTTP statuses that pass
 
 
 def chat(dataset, model: str, *, replicas=1, batch_size: int = 64, engine: Mapping | None = None, actor: Mapping | None = None,
@@ -38,7 +40,7 @@ def chat(dataset, model: str, *, replicas=1, batch_size: int = 64, engine: Mappi
     of Ray. `actor`: further options of Ray's actors, such as num_cpus. `options`: fields of /v1/chat/completions, such as
     max_tokens; a row's column of the name `seed` wins. Rows without a seed get one made of their contents, so that a batch
     computed again has the same answers; equal rows have the same. A refused row has the reason in `error`, and does not
-    stop the others.
+    stop the others; an engine that fails does: then the dataset raises, so that no row is lost in silence.
     """
     return dataset.map_batches(
         ChatStage, fn_constructor_args=(str(model), dict(engine or {}), options), batch_size=batch_size, concurrency=replicas,
@@ -62,7 +64,7 @@ def deployment(model: str, *, name: str | None = None, replicas: int = 1, engine
         **settings).bind(str(model), dict(engine or {}), max_ongoing_requests)
     front = serve.deployment(Frontend, name="koho-http", num_replicas=frontends,
                              max_ongoing_requests=10_000, ray_actor_options={"num_cpus": 0.1})
-    return front.bind(engines, name or str(model).rstrip("/").split("/")[-1], (RayActorError,))
+    return front.bind(engines, name or str(model).rstrip("/").split("/")[-1], (RayActorError, EngineError))
 
 
 def _actor_options(engine: Mapping | None, actor: Mapping | None) -> dict:
@@ -105,13 +107,25 @@ class ChatStage:
             body["seed"] = int(seed)
         try:
             body["messages"] = conversation(row["messages"] if row.get("messages") is not None else row["prompt"])
-            answer = chat_answer(await self._chats.request("/v1/chat/completions", body))
+            answer = chat_answer(await self._ask(body))
         except (RequestRefused, KeyError, TypeError) as error:
+            if isinstance(error, RequestRefused) and (error.status >= 500 or error.status in BUSY):
+                raise  # not the row's fault
             reason = f"the row lacks {error}" if isinstance(error, KeyError) else str(error)
             return dict.fromkeys(COLUMNS, "") | {"prompt_tokens": 0, "completion_tokens": 0, "error": reason}
         return {"answer": answer.text, "reasoning": answer.reasoning, "tool_calls": json.dumps(answer.tool_calls),
                 "finish_reason": answer.finish_reason, "prompt_tokens": answer.usage["prompt_tokens"],
                 "completion_tokens": answer.usage["completion_tokens"], "error": ""}
+
+    async def _ask(self, body: dict) -> dict:
+        for attempt in range(1, ATTEMPTS):
+            try:
+                return await self._chats.request("/v1/chat/completions", body)
+            except RequestRefused as error:
+                if error.status not in BUSY:
+                    raise
+                await asyncio.sleep(PAUSE_S * 4**attempt)
+        return await self._chats.request("/v1/chat/completions", body)
 
 
 class Replica:
@@ -120,6 +134,7 @@ class Replica:
     def __init__(self, model: str, engine: dict, concurrency: int):
         self._engine = Engine(model, **engine)
         self._chats = AsyncEngine(self._engine, concurrency)
+        self._failure: EngineError | None = None
 
     async def answer(self, path: str, body: bytes) -> AsyncIterator[tuple[bytes, int]]:
         """Pieces of the answer of one POST endpoint (ApiRequests.post)."""
@@ -129,6 +144,7 @@ class Replica:
                 yield piece
         except EngineError as error:
             if error.name != "not_found":
+                self._failure = error
                 raise
             yield _error(404, str(error)), 404
         finally:
@@ -136,12 +152,14 @@ class Replica:
 
     def check_health(self) -> None:
         """Raises EngineError once the engine has failed: Serve then starts another replica."""
+        if self._failure is not None:
+            raise self._failure
         self._engine.info(Info.REQUESTS_LIVE)
 
 
 class Frontend:
     """The actor of deployment() that speaks HTTP. `engines`: the handle of the replicas; `deaths`: the exceptions that tell
-    that a replica died."""
+    that a replica or its engine died."""
 
     def __init__(self, engines, name: str, deaths: tuple):
         self._engines = engines.options(stream=True)
@@ -189,7 +207,7 @@ class Frontend:
                 if attempt == ATTEMPTS or (stream and whole):
                     yield _failed(stream and bool(whole), str(error)), 503
                     return
-                await asyncio.sleep(0.1 * attempt)
+                await asyncio.sleep(PAUSE_S * attempt)
             finally:
                 answer.cancel()
 

@@ -34,6 +34,9 @@ class RequestRefused(ValueError):
         self.status = status
         self.error = error
 
+    def __reduce__(self):
+        return RequestRefused, (self.status, self.error)  # for pickle, between the processes of a pool
+
 
 def chat_answer(answer: dict) -> ChatAnswer:
     choice = answer["choices"][0]

@@ -5,8 +5,10 @@ tools/ray_check.py kills the real ones."""
 import asyncio
 import json
 import unittest
+import unittest.mock
 
-from koho import Engine
+import koho.ray
+from koho import EngineError, RequestRefused
 from koho.ray import ATTEMPTS, COLUMNS, ChatStage, Frontend, Replica
 from text_requests import MODEL
 
@@ -90,6 +92,40 @@ class Ray(unittest.TestCase):
         self.assertEqual((answers["answer"][0], answers["error"][1]), ("", ""))
         self.assertTrue(answers["answer"][1])
         self.assertIn("lacks 'prompt'", asyncio.run(self.stage({"id": [1]}))["error"][0])
+
+    def test_a_busy_engine_is_asked_again_and_a_failed_one_is_no_row_s_fault(self):
+        class Refusing:
+            def __init__(self, statuses):
+                self.statuses = statuses
+
+            async def request(self, path, body):
+                status = self.statuses.pop(0)
+                if status != 200:
+                    raise RequestRefused(status, {"message": f"status {status}"})
+                return {"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+
+        def answer(statuses):
+            stage = ChatStage.__new__(ChatStage)
+            stage._chats, stage._options = Refusing(statuses), {}
+            return asyncio.run(stage({"prompt": ["a"]}))
+        with unittest.mock.patch.object(koho.ray, "PAUSE_S", 0):
+            self.assertEqual(answer([429, 503, 200])["answer"], ["yes"])
+            self.assertEqual(answer([400, 200])["error"], ["status 400"])
+            for statuses in ([503] * ATTEMPTS, [500, 200]):
+                with self.assertRaises(RequestRefused):
+                    answer(statuses)
+
+    def test_a_replica_whose_engine_failed_is_not_healthy(self):
+        replica = Replica(str(MODEL), {}, 2)
+        replica.check_health()
+        replica._engine.close()
+
+        async def ask():
+            return [piece async for piece in replica.answer(CHAT, b"{}")]
+        with self.assertRaises(EngineError):
+            asyncio.run(ask())
+        with self.assertRaises(EngineError):
+            replica.check_health()
 
     def ask(self, deaths, stream, path=CHAT):
         handle = Handle(self.replica, deaths)

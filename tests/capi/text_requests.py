@@ -5,6 +5,7 @@ import asyncio
 import functools
 import os
 import pathlib
+import pickle
 import threading
 import time
 import unittest
@@ -60,6 +61,12 @@ class Text(unittest.TestCase):
         with self.assertRaises(EngineError) as missing:
             self.engine.request("/nowhere", {})
         self.assertEqual(missing.exception.name, "not_found")
+
+    def test_errors_pass_between_processes(self):
+        refused = pickle.loads(pickle.dumps(koho.RequestRefused(429, {"message": "full"})))
+        self.assertEqual((refused.status, refused.error, str(refused)), (429, {"message": "full"}, "full"))
+        failed = pickle.loads(pickle.dumps(EngineError("gone", -10)))
+        self.assertEqual((failed.name, failed.code, str(failed)), ("device_error", -10, "gone"))
 
     def test_leaving_a_stream_cancels_its_request(self):
         pieces = self.engine.chat_stream("Hello", ignore_eos=True, max_tokens=100_000, enable_thinking=False)
