@@ -154,7 +154,7 @@ WAYS = {
                    Run(CHAT))),
     "model-name": Way("A model by its name", "A directory, or a name on the Hugging Face hub. `koho inspect` says what fits where; `koho check` reads every "
                       "header before a GPU is asked for anything.", (), (
-                          Run("koho inspect models/tiny"), Run("koho check models/tiny"), Run("koho check zai-org/GLM-4.7-FP8", (), None))),
+                          Run("koho inspect --config tests/data/configs/glm-4.7-fp8.json --gpu H200 | sed -n '/^size/,/^outside/p' | head -n -2"), Run("koho check models/tiny"), Run("koho check zai-org/GLM-4.7-FP8", (), None))),
     "source": Way("From the sources", "`run.py` sets a machine up, builds and runs the main jobs. It needs Python only.", ("run.py",), (
         Run("./run.py --help"), Run("koho run models/tiny 'What is the capital of France?'"), Run("koho --version"))),
     "modal": Way("Modal", "Download, check, smoke and bench on the GPUs, then a server at a URL. The steps are `deploy/pipeline.py`'s, which run anywhere.",
