@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `koho bench`: a closed loop of requests (throughput_command.cpp); below it `latency`, single
-// steps, and `ops`, single operators.
+// steps, `ops`, single operators, and `serve`, a client of servers.
 #include <memory>
 
 #include "app/command.h"
@@ -14,6 +14,9 @@ Runner add_bench(CommandLine& command) {
   latency->callback([chosen, runner = add_bench_latency(*latency)] { *chosen = runner; });
   CommandLine* ops = command.add_subcommand("ops", "Check and time single operators");
   ops->callback([chosen, runner = add_bench_ops(*ops)] { *chosen = runner; });
+  CommandLine* serve =
+      command.add_subcommand("serve", "Drive a server, this one or any with OpenAI's API");
+  serve->callback([chosen, runner = add_bench_serve(*serve)] { *chosen = runner; });
   return [chosen] { return (*chosen)(); };
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,6 +18,8 @@ namespace koho::bench {
 namespace {
 
 constexpr std::int64_t kTickUs = 5'000;
+/// Where requests are due at times of their own.
+constexpr std::int64_t kFineTickUs = 1'000;
 constexpr std::size_t kReadBytes = 64U << 10U;
 /// So that ports are no limit, clients come from so many addresses of the loopback network.
 constexpr std::size_t kAddresses = 64;
@@ -57,7 +60,16 @@ std::int64_t LoadClient::now_us() const {
 // ---- LoadGenerator
 
 LoadGenerator::LoadGenerator(std::uint16_t port)
-    : port_(port), poller_(epoll_create1(0)), buffer_(kReadBytes) {}
+    : many_addresses_(true), tick_us_(kTickUs), poller_(epoll_create1(0)), buffer_(kReadBytes) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::memcpy(&server_, &address, sizeof address);
+}
+
+LoadGenerator::LoadGenerator(const sockaddr_storage& server)
+    : server_(server), tick_us_(kFineTickUs), poller_(epoll_create1(0)), buffer_(kReadBytes) {}
 
 LoadGenerator::~LoadGenerator() {
   leave_all();
@@ -71,20 +83,23 @@ void LoadGenerator::leave_all() {
 }
 
 bool LoadGenerator::join(std::unique_ptr<LoadClient> client, int receive_bytes) {
-  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  const int socket = ::socket(server_.ss_family, SOCK_STREAM | SOCK_NONBLOCK, 0);
   if (socket < 0) return false;
   const int on = 1;
   setsockopt(socket, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   if (receive_bytes > 0)
     setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK + static_cast<in_addr_t>(joined_++ % kAddresses));
-  bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address);
-  address.sin_port = htons(port_);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 &&
+  if (many_addresses_) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr =
+        htonl(INADDR_LOOPBACK + static_cast<in_addr_t>(joined_++ % kAddresses));
+    bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  }
+  const socklen_t bytes =
+      server_.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  if (connect(socket, reinterpret_cast<const sockaddr*>(&server_), bytes) != 0 &&
       errno != EINPROGRESS) {
     close(socket);
     return false;
@@ -174,7 +189,7 @@ bool LoadGenerator::run(const std::function<bool()>& done, std::int64_t until_us
   while (true) {
     now_us_ = clock_.now_us();
     if (now_us_ >= next_tick_us) {
-      next_tick_us = now_us_ + kTickUs;
+      next_tick_us = now_us_ + tick_us_;
       for (std::size_t i = 0; i < clients_.size(); ++i) {
         LoadClient* client = clients_[i].get();
         if (client == nullptr || client->wake_us_ == 0 || client->wake_us_ > now_us_) continue;
@@ -186,7 +201,7 @@ bool LoadGenerator::run(const std::function<bool()>& done, std::int64_t until_us
       if (now_us_ >= until_us) return false;
     }
     const int ready = epoll_wait(poller_, events.data(), static_cast<int>(events.size()),
-                                 static_cast<int>(kTickUs / 1000));
+                                 static_cast<int>(tick_us_ / 1000));
     for (int i = 0; i < ready; ++i) {
       const epoll_event& event = events[static_cast<std::size_t>(i)];
       LoadClient* client = clients_[event.data.u64].get();

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <sys/socket.h>
 #include <vector>
 
 #include "base/clock.h"
@@ -59,7 +60,10 @@ class LoadClient {
 
 class LoadGenerator {
  public:
+  /// Of a server on this machine: clients come from many addresses of the loopback network.
   explicit LoadGenerator(std::uint16_t port);
+  /// Of the server at an address.
+  explicit LoadGenerator(const sockaddr_storage& server);
   ~LoadGenerator();
   LoadGenerator(const LoadGenerator&) = delete;
   LoadGenerator& operator=(const LoadGenerator&) = delete;
@@ -85,7 +89,9 @@ class LoadGenerator {
   void drop(LoadClient& client);
   void forget_gone();
 
-  std::uint16_t port_;
+  sockaddr_storage server_{};
+  bool many_addresses_ = false;
+  std::int64_t tick_us_;
   int poller_;
   SteadyClock clock_;
   std::int64_t now_us_ = 0;

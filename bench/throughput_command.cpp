@@ -307,7 +307,7 @@ Status run_bench(const BenchOptions& options) {
     report[name] = nlohmann::ordered_json::parse(text);
   report.update(bench::throughput_json(result));
   report["model_id"] = selected.name;
-  report["num_ranks"] = options.spread.ranks;
+  report["num_ranks"] = runtime->options().ranks;
   report["load_time_s"] = runtime->load_s();
   std::cout << bench::throughput_text(report);
   if (options.json.empty()) return {};

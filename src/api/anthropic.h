@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "api/error.h"
@@ -16,6 +17,8 @@ namespace koho::api {
 
 /// Whether read_messages() reads the body's member `name`.
 bool reads_of_messages(std::string_view name);
+/// The fields of Anthropic's API.
+std::span<const std::string_view> message_field_names();
 
 /// Reads the body of POST /v1/messages: everything but encode(). Any model named "claude-..." is
 /// served. A request without `thinking` does not think, as with Anthropic's own server.

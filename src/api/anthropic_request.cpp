@@ -185,6 +185,10 @@ Refusal read_for(const Json& body,
 
 }  // namespace
 
+std::span<const std::string_view> message_field_names() {
+  return kKnownFields;
+}
+
 bool reads_of_messages(std::string_view name) {
   return std::ranges::find(kKnownFields, name) != kKnownFields.end() || reads_extension(name);
 }

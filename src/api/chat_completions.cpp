@@ -130,7 +130,7 @@ constexpr RequestField kFields[] = {
      }},
     {"max_tokens", "integer from 1; default, -1 and null: what is left of the context",
      [](const Value& v, RequestBuilder& d) { return read_length(v, 1, d.request.tokens_max); }},
-    {"max_completion_tokens", "the same; overrides max_tokens",
+    {"max_completion_tokens", "integer, -1 or null: as max_tokens, which it overrides",
      [](const Value& v, RequestBuilder& d) { return read_length(v, 1, d.max_completion_tokens); }},
     {"logprobs", "boolean: return the log probability of each token",
      [](const Value& v, RequestBuilder& d) { return read_boolean(v, d.logprobs_wanted); }},
@@ -389,6 +389,7 @@ bool reads_of_chat(std::string_view name) {
 Refusal read_chat_completion(const Json& body, const Model& model, GenerationRequest& request) {
   if (Refusal refused = read_model(body, model, request)) return refused;
   request.base = model.defaults;
+  request.tokens_max_default = model.tokens_max_default;
   // The templates treat any false value as no tools; in a request only null means none.
   if (const Json* tools = body.given("tools"); tools != nullptr && !tools->is_array())
     return to_api_error(chat::wrong_kind("tools", "an array", tools));

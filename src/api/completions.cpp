@@ -32,7 +32,7 @@ constexpr RequestField kFields[] = {
      "integer from 0, default 16; 0 computes the prompt and generates nothing; -1 and null: as "
      "many as fit",
      [](const Value& v, RequestBuilder& d) { return read_length(v, 0, d.request.tokens_max); }},
-    {"max_completion_tokens", "the same; overrides max_tokens",
+    {"max_completion_tokens", "integer, -1 or null: as max_tokens, which it overrides",
      [](const Value& v, RequestBuilder& d) { return read_length(v, 0, d.max_completion_tokens); }},
     {"logprobs", "integer in 0..20: return log probabilities with this many alternatives",
      [](const Value& v, RequestBuilder& d) {
@@ -317,7 +317,9 @@ Refusal read_completion(const Json& body, const Model& model, GenerationRequest&
   // null and -1: as many as fit.
   const bool asked =
       body.find("max_tokens") != nullptr || body.find("max_completion_tokens") != nullptr;
-  request.tokens_max_default = asked ? 0 : kTokensDefault;
+  const std::int32_t otherwise =
+      model.tokens_max_default > 0 ? model.tokens_max_default : kTokensDefault;
+  request.tokens_max_default = asked ? 0 : otherwise;
   const Json* prompt = body.find("prompt");
   if (prompt == nullptr)
     return wrong_field(

@@ -14,15 +14,15 @@ namespace koho::api {
 namespace {
 
 constexpr GenerationEndpoint kGeneration[] = {
-    {"/v1/chat/completions", "messages", reads_of_chat, read_chat_completion,
+    {"/v1/chat/completions", true, "messages", reads_of_chat, read_chat_completion,
      respond_chat_completion},
-    {"/v1/completions", "prompt", reads_of_completions, read_completion, respond_completion},
-    {"/generate", "prompt", reads_of_generate, read_generate, respond_generate},
-    {"/completion", "prompt", reads_of_llama_completion, read_llama_completion,
+    {"/v1/completions", true, "prompt", reads_of_completions, read_completion, respond_completion},
+    {"/generate", false, "prompt", reads_of_generate, read_generate, respond_generate},
+    {"/completion", false, "prompt", reads_of_llama_completion, read_llama_completion,
      respond_llama_completion},
-    {"/v1/messages", "messages", reads_of_messages, read_messages, respond_messages,
+    {"/v1/messages", false, "messages", reads_of_messages, read_messages, respond_messages,
      reword_for_anthropic},
-    {"/v1/responses", "input", reads_of_responses, read_response, respond_response},
+    {"/v1/responses", true, "input", reads_of_responses, read_response, respond_response},
 };
 
 constexpr TextEndpoint kText[] = {

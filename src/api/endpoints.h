@@ -19,6 +19,7 @@ namespace koho::api {
 /// An endpoint that generates: read, encode(), the engine, then the responder.
 struct GenerationEndpoint {
   std::string_view path;
+  bool in_batches;                // a line of OpenAI's batch files may name it
   std::string_view prompt_field;  // the prompt's field, for error messages
   /// Whether `read` looks at the body's member `name`; the value of any other may be null.
   bool (*reads)(std::string_view name);

@@ -32,7 +32,8 @@ struct Model {
   chat::TemplateStyle style = chat::TemplateStyle::glm_4_7;
   chat::TagIds tag_ids = chat::kNoTagIds;
 
-  Request defaults;  // sampling, stop tokens, thinking's tokens
+  Request defaults;                     // sampling, stop tokens, thinking's tokens
+  std::int32_t tokens_max_default = 0;  // where a request gives none; 0: as its API has it
   EngineLimits limits;
 
   PreserveThinking preserve_thinking = PreserveThinking::automatic;

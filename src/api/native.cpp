@@ -160,6 +160,12 @@ class Translation {
 
 }  // namespace
 
+std::vector<std::string_view> generate_field_names() {
+  std::vector<std::string_view> names{"sampling_params"};
+  for (const Alias& alias : kAliases) names.push_back(alias.given);
+  return names;
+}
+
 bool reads_of_generate(std::string_view name) {
   return name == "sampling_params" ||
          std::ranges::find(kAliases, name, &Alias::given) != std::end(kAliases) ||

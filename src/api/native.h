@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "api/generation.h"
 #include "api/responder.h"
@@ -11,6 +12,8 @@ namespace koho::api {
 
 /// Whether read_generate() reads the body's member `name`.
 bool reads_of_generate(std::string_view name);
+/// The fields that /generate has beside those of completions.
+std::vector<std::string_view> generate_field_names();
 
 /// Reads a completion's body with the extra names "ids", "input_ids" and "text" of the prompt,
 /// "max_new_tokens" of max_tokens, and SGLang's "sampling_params". "model" may be missing.

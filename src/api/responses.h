@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "api/error.h"
 #include "api/generation.h"
@@ -15,6 +16,8 @@ namespace koho::api {
 
 /// Whether read_response() reads the body's member `name`.
 bool reads_of_responses(std::string_view name);
+/// The fields of OpenAI's API.
+std::span<const std::string_view> response_field_names();
 
 /// Reads the body of POST /v1/responses: everything but encode().
 Refusal read_response(const chat::Json& body, const Model& model, GenerationRequest& request);

@@ -207,6 +207,10 @@ Status read_body(const Json& body, GenerationRequest& request) {
 
 }  // namespace
 
+std::span<const std::string_view> response_field_names() {
+  return kKnownFields;
+}
+
 bool reads_of_responses(std::string_view name) {
   return std::ranges::find(kKnownFields, name) != kKnownFields.end() || name == "mcp_servers" ||
          reads_extension(name);

@@ -11,24 +11,32 @@
 #include <optional>
 #include <unistd.h>
 
+#include "api/batch_line.h"
 #include "app/batch_answer.h"
-#include "app/batch_output.h"
+#include "app/batch_progress.h"
 #include "app/batch_request.h"
 #include "app/command.h"
 #include "app/constraint_flags.h"
-#include "app/line_reader.h"
 #include "app/model_directory.h"
 #include "app/model_flags.h"
-#include "app/progress_bar.h"
 #include "app/rank_flags.h"
 #include "app/sampling_flags.h"
+#include "base/json_writer.h"
+#include "base/line_reader.h"
 #include "base/log.h"
 #include "runtime/runtime.h"
+#include "server/batch_output.h"
+#include "server/line_job.h"
+#include "server/served_model.h"
 
 namespace koho::app {
 namespace {
 
-constexpr std::size_t kInputLineBytesMax = 8U << 20U;
+using server::BatchOutput;
+using server::IdHash;
+using server::IdSet;
+
+constexpr std::size_t kInputLineBytesMax = api::kBatchLineBytesMax;
 // An answer with 20 alternatives for each of 200,000 tokens.
 constexpr std::size_t kOutputLineBytesMax = std::size_t{256} << 20U;
 
@@ -87,77 +95,34 @@ class ReadyList {
   std::vector<std::size_t> tasks_;
 };
 
-struct Totals {
-  std::int64_t answered = 0;
-  std::int64_t cut = 0;  // of the answered: a choice reached max_tokens or the context's end
-  std::int64_t refused = 0;
-  std::int64_t skipped = 0;          // done by an earlier run …
-  std::int64_t skipped_refused = 0;  // … and of these, refused
-  std::int64_t prompt_tokens = 0;
-  std::int64_t cached_tokens = 0;
-  std::int64_t generated_tokens = 0;
-};
+server::ServerSettings quiet_settings() {
+  server::ServerSettings settings;
+  settings.log_requests = false;
+  return settings;
+}
 
-/// How far the batch is, on standard error, and the totals at its end.
-class Progress {
- public:
-  explicit Progress(double load_s) : load_s_(load_s) {}
-
-  void show(const Totals& totals, std::size_t running, const LineReader& input) {
-    if (!bar_.due()) return;
-    const Clock::time_point now = Clock::now();
-    const double since = std::chrono::duration<double>(now - shown_).count();
-    const double rate = static_cast<double>(totals.generated_tokens - generated_) / since;
-    // The part of the input that was read, less what still runs.
-    const auto ended = static_cast<double>(totals.answered + totals.refused);
-    const double share = ended / std::max(ended + static_cast<double>(running), 1.0);
-    const double done = input.bytes_total() > 0 ? share * static_cast<double>(input.bytes()) /
-                                                      static_cast<double>(input.bytes_total())
-                                                : -1.0;
-    const double elapsed = std::chrono::duration<double>(now - begin_).count();
-    bar_.show(done, done > 0.0 ? elapsed * (1.0 - done) / done : -1.0,
-              fmt::format("{} answered, {} refused, {} running · {:.0f} tok/s", totals.answered,
-                          totals.refused, running, rate));
-    shown_ = now;
-    generated_ = totals.generated_tokens;
-  }
-
-  void finish(const Totals& totals) {
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
-    const auto rate = [seconds](std::int64_t tokens) {
-      return static_cast<double>(tokens) / std::max(seconds, 1e-9);
-    };
-    bar_.clear();
-    std::fprintf(
-        stderr, "%s\n",
-        fmt::format("koho batch: {} answered, {} refused, {} done before, in {:.3f} s without "
-                    "{:.3f} s of loading\n"
-                    "koho batch: {} prompt tokens ({} cached), {:.1f} tok/s; {} generated, {:.1f} "
-                    "tok/s",
-                    totals.answered, totals.refused, totals.skipped, seconds, load_s_,
-                    totals.prompt_tokens, totals.cached_tokens, rate(totals.prompt_tokens),
-                    totals.generated_tokens, rate(totals.generated_tokens))
-            .c_str());
-    if (totals.cut > 0)
-      std::fprintf(stderr, "koho batch: %lld answers were cut (finish_reason length)\n",
-                   static_cast<long long>(totals.cut));
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-
-  ProgressBar bar_{"batch"};
-  double load_s_;
-  Clock::time_point begin_ = Clock::now();
-  Clock::time_point shown_ = begin_;
-  std::int64_t generated_ = 0;
-};
+/// Lines in OpenAI's format name any model: they get this one.
+server::ServedModel served_model(Runtime& runtime,
+                                 const std::string& name,
+                                 const SamplingFlags& flags) {
+  server::ServedModel serving = server::served_model_of(runtime, {name});
+  serving.model.any_name = true;
+  flags.apply(serving.model.defaults);
+  serving.model.tokens_max_default = std::max(flags.tokens_max, 0);
+  return serving;
+}
 
 /// Runs the batch: reads lines, submits requests, writes answers.
 class BatchRun {
  public:
-  BatchRun(Runtime& runtime, const SamplingFlags& flags, LineReader input, BatchOutput output)
+  BatchRun(Runtime& runtime,
+           const std::string& model,
+           const SamplingFlags& flags,
+           LineReader input,
+           BatchOutput output)
       : runtime_(runtime),
+        serving_(served_model(runtime, model, flags)),
+        core_(quiet_settings(), clock_),
         requests_(runtime, flags),
         input_(std::move(input)),
         output_(std::move(output)),
@@ -166,6 +131,7 @@ class BatchRun {
         // once.
         tasks_(2 * static_cast<std::size_t>(runtime.options().sequences_max)) {
     for (std::size_t i = tasks_.size(); i > 0; --i) free_.push_back(i - 1);
+    core_.set_serving(serving_);
   }
 
   /// Errors: io_error, unavailable, cancelled; invalid_argument if every line was refused. The
@@ -188,7 +154,9 @@ class BatchRun {
  private:
   struct Task {
     std::int64_t line = 0;
-    std::shared_ptr<OutputStream> stream;  // null: the place is free
+    // One of the two, or the place is free.
+    std::shared_ptr<OutputStream> stream;
+    std::optional<server::LineJob> job;  // of a line in OpenAI's format
     std::optional<BatchAnswer> answer;
   };
 
@@ -220,9 +188,7 @@ class BatchRun {
       if (state == LineReader::State::end) {
         at_end_ = true;
       } else if (state == LineReader::State::too_long) {
-        KOHO_TRY(refuse(
-            "null", make_error(ErrorCode::resource_exhausted,
-                               "the line is longer than {} bytes, the limit", kInputLineBytesMax)));
+        KOHO_TRY(refuse_long_line());
       } else if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
         KOHO_TRY(take(line));
       }
@@ -231,9 +197,11 @@ class BatchRun {
   }
 
   Status take(std::string_view line) {
+    openai_ = api::is_batch_line(line).value_or(openai_);
+    if (openai_) return take_openai_line(line);
     BatchLine read = requests_.read(line);
     const bool known = read.id != "null";
-    const IdHash hash = hash_of(read.id);
+    const IdHash hash = server::hash_of(read.id);
     if (output_.refused(input_.number(), read.id)) {
       ++totals_.skipped;
       ++totals_.skipped_refused;
@@ -266,8 +234,69 @@ class BatchRun {
     return {};
   }
 
+  Status take_openai_line(std::string_view line) {
+    api::BatchLine read;
+    api::Refusal refused = api::read_batch_line(line, input_.number(), read);
+    const bool known = !read.custom_id.empty();
+    const std::string id = known ? json_string(read.custom_id) : "null";
+    if (output_.refused(input_.number(), id)) {
+      ++totals_.skipped;
+      ++totals_.skipped_refused;
+      return {};
+    }
+    if (known && !seen_.insert(server::hash_of(id)).second && !refused)
+      refused = api::wrong_field("custom_id", "an earlier line has the same custom_id",
+                                 "duplicate_custom_id");
+    if (refused) {
+      ++totals_.refused;
+      return output_.write(api::batch_error_line(read, *refused));
+    }
+    if (output_.answered().contains(server::hash_of(id))) {
+      ++totals_.skipped;
+      return {};
+    }
+    const std::size_t index = free_.back();
+    free_.pop_back();
+    start_job(index, std::move(read));
+    return {};
+  }
+
+  void start_job(std::size_t index, api::BatchLine line) {
+    tasks_[index].job.emplace(
+        core_, serving_, std::move(line),
+        server::LineJob::Options{.wake = [ready = ready_, index] { ready->add(index); }});
+    // Events that arrived before the task had its job were not noticed: look now.
+    ready_->add(index);
+  }
+
+  Status read_job(std::size_t index) {
+    Task& task = tasks_[index];
+    if (!task.job->poll()) return {};
+    if (task.job->retry_after_s() > 0 && !runtime_.engine().statistics().broken) {
+      start_job(index, task.job->take_line());
+      return {};
+    }
+    if (task.job->status() >= 500 && runtime_.engine().statistics().broken)
+      return make_error(ErrorCode::device_error, "the engine has failed; see the log");
+    if (task.job->status() == 200) {
+      ++totals_.answered;
+      const api::AnswerTotals& answer = task.job->totals();
+      totals_.cut += task.job->is_cut() ? 1 : 0;
+      totals_.prompt_tokens += answer.usage.prompt_tokens;
+      totals_.cached_tokens += answer.usage.cached_tokens;
+      totals_.generated_tokens += answer.usage.completion_tokens;
+    } else {
+      ++totals_.refused;
+    }
+    KOHO_TRY(output_.write(task.job->output()));
+    task.job.reset();
+    free_.push_back(index);
+    return {};
+  }
+
   Status read_events(std::size_t index) {
     Task& task = tasks_[index];
+    if (task.job) return read_job(index);
     if (!task.stream) return {};
     while (true) {
       const OutputStream::Read read = task.stream->poll(event_);
@@ -295,17 +324,35 @@ class BatchRun {
     return {};
   }
 
+  Status refuse_long_line() {
+    const Error error =
+        make_error(ErrorCode::resource_exhausted, "the line is longer than {} bytes, the limit",
+                   kInputLineBytesMax);
+    if (output_.refused(input_.number(), "null")) {
+      ++totals_.skipped;
+      ++totals_.skipped_refused;
+      return {};
+    }
+    if (!openai_) return refuse("null", error);
+    ++totals_.refused;
+    return output_.write(api::batch_error_line(
+        {.number = input_.number()}, api::wrong_field("", error.message, "invalid_json_line")));
+  }
+
   Status refuse(std::string_view id, const Error& error) {
     ++totals_.refused;
     return output_.write(error_line(id, input_.number(), error));
   }
 
   Runtime& runtime_;
+  SteadyClock clock_;
+  server::ServedModel serving_;
+  server::Core core_;
   BatchRequestReader requests_;
   LineReader input_;
   BatchOutput output_;
-  Progress progress_;
-  Totals totals_;
+  BatchProgress progress_;
+  BatchTotals totals_;
   // Shared: the engine's thread may use it after this object has gone.
   std::shared_ptr<ReadyList> ready_ = std::make_shared<ReadyList>();
   std::vector<Task> tasks_;
@@ -313,6 +360,7 @@ class BatchRun {
   IdSet seen_;
   OutputEvent event_;
   bool at_end_ = false;
+  bool openai_ = false;  // the format of the last line that told
 };
 
 RuntimeOptions runtime_options(const BatchOptions& options) {
@@ -341,7 +389,9 @@ Status run_batch(const BatchOptions& options) {
   KOHO_TRY_ASSIGN(const std::unique_ptr<Runtime> runtime,
                   start_runtime(selected, runtime_options(options)));
   listen_for_signals();
-  return BatchRun(*runtime, options.sampling, std::move(input), std::move(output)).run();
+  return BatchRun(*runtime, options.selected.model, options.sampling, std::move(input),
+                  std::move(output))
+      .run();
 }
 
 /// Gives the words their meaning. A model of synthetic weights is named by --config.
@@ -360,16 +410,18 @@ Status take_words(BatchOptions& options) {
 }
 
 constexpr const char* kFormat =
-    R"(IN has one JSON object per line: "id" (a string or an integer) and one of "prompt",
-"prompt_ids" and "messages" (with "tools", "enable_thinking", "clear_thinking",
-"add_generation_prompt"). These fields override the flags (docs/sampling-parameters.md):
+    R"(IN has one JSON object per line: a line of OpenAI's batch files ("custom_id", "method", "url",
+"body"), or "id" (a string or an integer) and one of "prompt", "prompt_ids" and "messages" (with
+"tools", "enable_thinking", "clear_thinking", "add_generation_prompt"). These fields override the flags (docs/sampling-parameters.md):
 )";
 
 constexpr const char* kExamples =
     R"(OUT gets one line per request, in the order in which requests finish:
   {"id","ids","text","finish_reason","logprobs","usage","timings"}, a chat's text without its
-"reasoning" and "tool_calls", which stand beside it; or {"id","line","error"} for a line that is refused, which does not stop the others. The same command resumes an interrupted
-run. Exit code: 0 when every line has an answer or an error, 2 when every line was refused.
+"reasoning" and "tool_calls", which stand beside it; or {"id","line","error"} for a line that is
+refused, which does not stop the others. A line of OpenAI's format gets one of OpenAI's:
+{"id","custom_id","response","error"}. The same command resumes an interrupted run. Exit code: 0
+when every line has an answer or an error, 2 when every line was refused.
 Details: docs/batch.md.
 
 Examples:

@@ -28,9 +28,11 @@ Runner add_batch(CommandLine& command);
 Runner add_bench(CommandLine& command);
 Runner add_bench_latency(CommandLine& command);     // below bench
 Runner add_bench_ops(CommandLine& command);         // below bench
+Runner add_bench_serve(CommandLine& command);       // below bench
 Runner add_bench_throughput(CommandLine& command);  // bench itself
 Runner add_chat(CommandLine& command);
 Runner add_check(CommandLine& command);
+Runner add_completion(CommandLine& command);
 Runner add_inspect(CommandLine& command);
 Runner add_logits(CommandLine& command);
 Runner add_run(CommandLine& command);

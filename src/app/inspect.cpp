@@ -24,6 +24,7 @@
 #include "cuda/cuda_backend.h"
 #include "model/memory_plan.h"
 #include "model/model_files.h"
+#include "runtime/sizes.h"
 #include "worker/device.h"
 
 namespace koho::app {
@@ -42,8 +43,7 @@ Examples:
   koho inspect --config GLM-4.7/config.json --weights fp8 --gpus 8 --json)";
 
 constexpr double kReserveGb = 6.0;
-constexpr std::int64_t kUsefulTokens = 32'768;  // a plan fits if a sequence of so many does
-constexpr std::int64_t kGpusTried = 2;          // at once, so far
+constexpr std::int64_t kGpusTried = 2;  // at once, so far
 
 struct Gpu {
   std::string name;

@@ -6,7 +6,7 @@
 
 #include "app/answering.h"
 #include "app/line_editor.h"
-#include "app/line_reader.h"
+#include "base/line_reader.h"
 
 namespace koho::app {
 namespace {

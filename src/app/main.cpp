@@ -15,9 +15,11 @@
 #include "app/arguments.h"
 #include "app/build_info.h"
 #include "app/command.h"
+#include "app/command_outline.h"
 #include "app/nearest_word.h"
 #include "app/peer_flags.h"
 #include "app/serve.h"
+#include "app/serve_options.h"
 #include "app/worker.h"
 #include "base/error.h"
 
@@ -36,6 +38,7 @@ const std::vector<Command>& commands() {
       {"inspect", "Show a model and its memory plan", add_inspect},
       {"bench", "Measure speed", add_bench},
       {"check", "Validate a model directory", add_check},
+      {"completion", "Print the completion script of a shell", add_completion},
   };
   return table;
 }
@@ -64,13 +67,13 @@ bool is_command(std::string_view name) {
   return false;
 }
 
-/// "help X" as "X --help", "version" as "--version".
+/// "help X" as "X --help", "version" as "--version", "help --man" as "--man".
 void turn_words_into_flags(std::vector<std::string>& arguments) {
   if (arguments.empty()) return;
   if (arguments[0] == "version") arguments[0] = "--version";
   if (arguments[0] != "help") return;
   arguments.erase(arguments.begin());
-  arguments.emplace_back("--help");
+  if (arguments.empty() || arguments[0] != "--man") arguments.emplace_back("--help");
 }
 
 /// The given command with its sub-commands: "bench latency"; "" if there is none.
@@ -95,10 +98,69 @@ std::string command_among(const CLI::App& program, const std::vector<std::string
   return names;
 }
 
+constexpr const char* kAbout = "koho serves GLM-4.5, 4.6 and 4.7 (glm4_moe) from C++ and CUDA.";
+
+/// The flag or argument as plain data.
+FlagOutline outline_of(const CLI::Option& option) {
+  FlagOutline flag{.names = {}, .value = {}, .choices = {}, .help = option.get_description()};
+  for (const std::string& name : option.get_snames()) flag.names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) flag.names.push_back("--" + name);
+  if (option.get_items_expected_max() == 0) return flag;
+  // "TEXT:{bf16,fp8}", where there are choices
+  const std::string type = option.get_type_name();
+  const std::size_t open = type.find('{');
+  flag.value = type.substr(0, std::min(type.find(':'), type.find(' ')));
+  if (flag.names.empty()) flag.value = option.get_name();
+  if (open == std::string::npos) return flag;
+  const std::string inside = type.substr(open + 1, type.find('}', open) - open - 1);
+  for (std::size_t begin = 0; begin <= inside.size();) {
+    const std::size_t end = std::min(inside.find(',', begin), inside.size());
+    flag.choices.push_back(inside.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return flag;
+}
+
+CommandOutline outline_of(const CLI::App& command, const std::string& path) {
+  CommandOutline outline{.name = path,
+                         .summary = command.get_description(),
+                         .flags = {},
+                         .arguments = {},
+                         .footer = command.get_footer(),
+                         .below = {}};
+  for (const CLI::Option* option : command.get_options())
+    (option->get_positional() && option->get_lnames().empty() ? outline.arguments : outline.flags)
+        .push_back(outline_of(*option));
+  for (const CLI::App* below : command.get_subcommands([](const CLI::App*) { return true; }))
+    outline.below.push_back(
+        outline_of(*below, path.empty() ? below->get_name() : path + " " + below->get_name()));
+  return outline;
+}
+
+/// The flags of `koho serve`, whose table is its own.
+std::vector<FlagOutline> serve_outline() {
+  std::vector<FlagOutline> flags{
+      {.names = {"-h", "--help"}, .value = {}, .choices = {}, .help = "Print this help and exit"}};
+  for (const ServeOption& option : serve_option_table()) {
+    FlagOutline flag{.names = {},
+                     .value = std::string(option.value),
+                     .choices = {},
+                     .help = std::string(option.help)};
+    const std::string_view names = option.flags;
+    for (std::size_t begin = 0; begin <= names.size();) {
+      const std::size_t end = std::min(names.find(',', begin), names.size());
+      flag.names.emplace_back(names.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    flags.push_back(std::move(flag));
+  }
+  return flags;
+}
+
 /// Declares all commands and parses `arguments`; `runner` is what the chosen one does. Returns the
 /// exit code if there is nothing to run.
 std::optional<int> parse(std::vector<std::string> arguments, Runner& runner) {
-  CLI::App program("koho serves GLM-4.5, 4.6 and 4.7 (glm4_moe) from C++ and CUDA.", "koho");
+  CLI::App program(kAbout, "koho");
   program.require_subcommand(1);
   program.set_version_flag("--version", version_text());
   program.get_formatter()->column_width(34);
@@ -135,6 +197,10 @@ int run(std::vector<std::string> arguments) {
     return refuse_usage(good.error().message, "");
   turn_words_into_flags(arguments);
   const std::string first = arguments.empty() ? "" : arguments[0];
+  if (first == "--man") {
+    std::fputs(man_page(program_outline()).c_str(), stdout);
+    return 0;
+  }
   if (first == "flags" && arguments.size() > 1) {
     std::fputs(peer_flags_text().c_str(), stdout);
     return 0;
@@ -151,6 +217,17 @@ int run(std::vector<std::string> arguments) {
 }
 
 }  // namespace
+
+CommandOutline program_outline() {
+  CLI::App program(kAbout, "koho");
+  CommandLine line(program);
+  for (const Command& command : commands())
+    command.add(*line.add_subcommand(command.name, command.summary));
+  CommandOutline outline = outline_of(program, "");
+  for (CommandOutline& one : outline.below)
+    if (one.name == "serve") one.flags = serve_outline();
+  return outline;
+}
 
 }  // namespace koho::app
 

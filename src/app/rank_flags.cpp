@@ -21,7 +21,7 @@ void RankFlags::apply(RuntimeOptions& runtime) const {
 
 std::string RankFlags::text() const {
   const RankFlags usual;
-  return flag_text("ranks", ranks, usual.ranks) +
+  return (ranks == 0 ? "" : flag_text("ranks", ranks, usual.ranks)) +
          (devices.empty() ? "" : fmt::format(" --devices {}", fmt::join(devices, ","))) +
          flag_text("collectives", collectives, usual.collectives) +
          flag_text("experts", experts, usual.experts) +
@@ -29,10 +29,9 @@ std::string RankFlags::text() const {
          flag_text("executor", executor, usual.executor);
 }
 
-void add_cut_flags(CommandLine& command, RankFlags& flags) {
-  command.add_option("--ranks", flags.ranks, "Ranks that share the model")
-      ->check(between(1, static_cast<int>(kWorkerRanksMax)))
-      ->capture_default_str();
+namespace {
+
+void add_flags_of_cut(CommandLine& command, RankFlags& flags) {
   command
       .add_option("--devices", flags.devices,
                   "GPU of each rank, or one for all; left out: rank 0 on GPU 0, rank 1 on GPU 1")
@@ -52,8 +51,23 @@ void add_cut_flags(CommandLine& command, RankFlags& flags) {
       ->capture_default_str();
 }
 
+}  // namespace
+
+void add_cut_flags(CommandLine& command, RankFlags& flags) {
+  command.add_option("--ranks", flags.ranks, "Ranks that share the model")
+      ->check(between(1, static_cast<int>(kWorkerRanksMax)))
+      ->capture_default_str();
+  add_flags_of_cut(command, flags);
+}
+
 void add_rank_flags(CommandLine& command, RankFlags& flags) {
-  add_cut_flags(command, flags);
+  flags.ranks = 0;
+  command
+      .add_option("--ranks", flags.ranks,
+                  "Ranks that share the model; left out: one for each of --devices, or the "
+                  "smallest number of GPUs that holds it, and one on the CPU")
+      ->check(between(1, static_cast<int>(kWorkerRanksMax)));
+  add_flags_of_cut(command, flags);
   command
       .add_option("--attention", flags.attention,
                   "Attention over ranks: tp (some heads of every request) or dp (all heads of some "

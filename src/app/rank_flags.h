@@ -28,6 +28,7 @@ struct RankFlags {
   std::string text() const;
 };
 
+/// All of them; without --ranks `flags.ranks` is 0, for choose_ranks().
 void add_rank_flags(CommandLine& command, RankFlags& flags);
 /// Only --ranks, --devices, --collectives and --experts.
 void add_cut_flags(CommandLine& command, RankFlags& flags);

@@ -71,6 +71,7 @@ int exit_code_of(ErrorCode code) {
 Result<DeviceKind> find_device(const ServeOptions& options) {
   RuntimeOptions runtime = options.runtime;
   KOHO_TRY_ASSIGN(runtime.device.kind, choose_device(options.device));
+  if (runtime.ranks == 0) return runtime.device.kind;  // they are chosen among what there is
   KOHO_TRY(check_device_list(runtime.device, runtime.ranks));
   if (!uses_processes(runtime)) KOHO_TRY(check_devices(runtime.device, runtime.ranks));
   return runtime.device.kind;
@@ -222,10 +223,13 @@ int check(ServeOptions options) {
   const Result<DeviceKind> device = find_device(options);
   if (!device.ok()) return fail(device.error());
   options.runtime.device.kind = *device;
+  const Result<std::string> chosen = choose_ranks(opened->model, options.runtime);
+  if (!chosen.ok()) return fail(chosen.error());
   const Result<RuntimePlan> plan = plan_runtime(opened->model, options.runtime);
   if (!plan.ok()) return fail(plan.error());
   std::printf("koho serve: the flags and the model directory are valid: %s\n",
               cache_text(plan->sizes, options).c_str());
+  if (!chosen->empty()) std::printf("koho serve: %s\n", chosen->c_str());
   for (const std::string& warning : what_will_not_work(options, *opened, plan->sizes))
     std::printf("koho serve: warning: %s\n", warning.c_str());
   return 0;
@@ -261,6 +265,9 @@ int serve(ServeOptions options) {
   options.runtime.device.kind = *device;
   Result<OpenedModel> opened = open_model(options, *device);
   if (!opened.ok()) return fail(opened.error());
+  const Result<std::string> chosen = choose_ranks(opened->model, options.runtime);
+  if (!chosen.ok()) return fail(chosen.error());
+  if (!chosen->empty()) log::info("{}", *chosen);
   core.set_loading("the weights", &progress);
   options.runtime.device.progress = &progress;
   std::optional<LoadWatch> watch(progress);

@@ -89,4 +89,8 @@ Status set_word(std::string& target,
   return {};
 }
 
+std::string shown_boolean(bool value) {
+  return value ? "true" : "false";
+}
+
 }  // namespace koho::app

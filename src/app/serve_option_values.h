@@ -52,4 +52,7 @@ Status set_if_on(Value& target, Value on, const std::string& text) {
   return {};
 }
 
+/// As --print-config shows it.
+std::string shown_boolean(bool value);
+
 }  // namespace koho::app

@@ -192,6 +192,9 @@ Result<std::vector<Argument>> split_arguments(ServeOptions& options,
 /// Turns the sizes that other engines have into layouts.
 Status carry_over_sizes(ServeOptions& options) {
   RuntimeOptions& runtime = options.runtime;
+  // Where nothing says the number of ranks, these do.
+  for (const auto& size : {options.expert_parallel_size, options.data_parallel_size})
+    if (runtime.ranks == 0 && size.value_or(1) > 1) runtime.ranks = *size;
   if (options.expert_parallel_size) {
     const std::int64_t size = *options.expert_parallel_size;
     if (size != 1 && size != runtime.ranks)

@@ -24,7 +24,8 @@ struct ServeOptions {
   std::string directory;  // where it is
   std::vector<std::string> names;
   std::string device = "auto";
-  RuntimeOptions runtime;  // serve() sets runtime.device.kind from `device`
+  /// serve() sets device.kind from `device`, and ranks, which are 0 for the number that fits.
+  RuntimeOptions runtime{.ranks = 0};
   bool random_weights = false;
   // Other engines' names of --experts and --attention; read_serve_options() sets `runtime` from
   // them.

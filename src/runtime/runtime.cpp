@@ -21,6 +21,7 @@
 #include "runtime/detokenizing_decoder.h"
 #include "runtime/sizes.h"
 #include "runtime/worker_model.h"
+#include "worker/rank_memory.h"
 
 namespace koho {
 namespace {
@@ -161,6 +162,28 @@ std::vector<RankMemory> memory_of(const ProcessExecutor& executor) {
 }
 
 }  // namespace
+
+Result<std::string> choose_ranks(const LoadedModel& model, RuntimeOptions& options) {
+  if (options.ranks != 0) return std::string();
+  options.ranks = std::max<std::int64_t>(std::ssize(options.device.devices), 1);
+  if (options.device.kind == DeviceKind::cpu || !options.device.devices.empty())
+    return std::string();
+  std::vector<std::int64_t> gpus;
+  while (std::ssize(gpus) < kWorkerRanksMax) {
+    DeviceOptions one = options.device;
+    one.devices = {static_cast<int>(gpus.size())};
+    const Result<std::int64_t> bytes = device_memory_bytes(one);
+    if (!bytes.ok() && gpus.empty()) return bytes.error();
+    if (!bytes.ok()) break;
+    gpus.push_back(*bytes);
+  }
+  options.ranks = fewest_ranks(model.config, model.sources, options, gpus);
+  if (gpus.size() == 1) return std::string();
+  return fmt::format(
+      "ranks {}: the smallest number of this machine's {} GPUs that holds the model "
+      "(--ranks N for another)",
+      options.ranks, gpus.size());
+}
 
 Result<RuntimePlan> plan_runtime(const LoadedModel& model, const RuntimeOptions& options) {
   KOHO_TRY(check_options(model, options));

@@ -78,6 +78,11 @@ struct RuntimePlan {
   EngineLimits limits;
 };
 
+/// Sets `options.ranks` where it is 0: one on the CPU; one for each of options.device.devices; else
+/// the smallest number of this machine's GPUs that holds the model. Returns what to tell the user
+/// of a choice that there was, or "". Errors: those of the devices.
+Result<std::string> choose_ranks(const LoadedModel& model, RuntimeOptions& options);
+
 /// All that Runtime::start decides and refuses before weights are placed. Opens the devices, in
 /// worker processes where Runtime::start would, and lets them go again. Errors: invalid_argument
 /// (an option); unsupported (a split that does not come out even, a device this build lacks);

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/arithmetic.h"
+#include "model/check_cut.h"
 #include "model/kv_cache.h"
 
 namespace koho {
@@ -127,6 +128,36 @@ Result<CacheMemory> cache_memory(const ModelConfig& config,
   }
   if (cpu) return CacheMemory{.bytes = memory.total / 4};
   return CacheMemory{.bytes = memory.free - weights - reserve};
+}
+
+std::int64_t fewest_ranks(const ModelConfig& config,
+                          const ModelSources& sources,
+                          const RuntimeOptions& options,
+                          std::span<const std::int64_t> gpus) {
+  const std::int64_t smallest = *std::ranges::min_element(gpus);
+  std::int64_t largest = 1;
+  for (std::int64_t ranks = 1; ranks <= static_cast<std::int64_t>(gpus.size()); ranks *= 2) {
+    RuntimeOptions cut = options;
+    cut.ranks = ranks;
+    cut.kv_pages = 0;
+    cut.kv_bytes = 0;
+    if (!check_cut(config, sources, shard_of(cut)).ok()) continue;
+    largest = ranks;
+    const std::int64_t tokens = options.context_max > 0
+                                    ? options.context_max
+                                    : std::min(kUsefulTokens, config.max_position_embeddings);
+    const std::int64_t partitions = ranks / sharers_of(cut);
+    const std::int64_t pages = options.kv_pages > 0
+                                   ? ceil_div<std::int64_t>(options.kv_pages, partitions)
+                                   : ceil_div<std::int64_t>(tokens, kPageTokens);
+    const std::int64_t wanted =
+        options.kv_bytes > 0 ? options.kv_bytes : pages * page_bytes(config, cut);
+    const std::vector<RankMemory> devices(static_cast<std::size_t>(ranks),
+                                          {.total = smallest, .free = smallest});
+    const Result<CacheMemory> memory = cache_memory(config, sources, cut, devices);
+    if (memory.ok() && memory->bytes >= wanted) return ranks;
+  }
+  return largest;
 }
 
 RuntimeSizes decide_sizes(const ModelConfig& config,

@@ -52,6 +52,18 @@ RuntimeSizes decide_sizes(const ModelConfig& config,
                           const RuntimeOptions& options,
                           const CacheMemory& memory);
 
+/// Tokens of a request that a cache must hold, unasked, for the model to fit.
+inline constexpr std::int64_t kUsefulTokens = 32'768;
+
+/// The smallest number of ranks, of 1, 2, 4 … up to one a GPU, that the model can be cut over and
+/// whose GPUs hold it: weights, reserve, and the cache that the options ask for, or else one of
+/// kUsefulTokens. The largest that the model can be cut over where none holds it. `gpus`: bytes of
+/// each, at least one.
+std::int64_t fewest_ranks(const ModelConfig& config,
+                          const ModelSources& sources,
+                          const RuntimeOptions& options,
+                          std::span<const std::int64_t> gpus);
+
 /// How the options cut the model over ranks.
 Shard shard_of(const RuntimeOptions& options);
 

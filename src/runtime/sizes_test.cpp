@@ -2,6 +2,8 @@
 #include "runtime/sizes.h"
 
 #include <initializer_list>
+#include <map>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -39,6 +41,51 @@ TEST(Sizes, TheLongestRequestDoesNotDependOnHowManyRun) {
         decide_sizes(config, {.sequences_max = sequences}, {.bytes = 20 * kGib});
     EXPECT_EQ(sizes.context_max, 20 * kGib / (64 * 376'832) * 64) << sequences;
     EXPECT_EQ(sizes.context_bound, ContextBound::cache);
+  }
+}
+
+struct RankCase {
+  const char* config;
+  std::int64_t gpu_gb;  // 10^9 bytes
+  std::size_t gpus;
+  std::int64_t ranks;
+  RuntimeOptions options{};
+};
+
+TEST(Sizes, RanksAreTheFewestGpusThatHoldTheModel) {
+  const std::vector<RankCase> cases{
+      {"glm-4.7", 141, 8, 4},
+      {"glm-4.7", 180, 8, 4},
+      {"glm-4.7", 80, 8, 8},
+      {"glm-4.7", 270, 8, 2},
+      {"glm-4.7", 80, 4, 4},   // none holds it: as many as can be, whose error tells
+      {"glm-4.7", 141, 6, 4},  // of 1, 2, 4 and 8
+      {"glm-4.7", 141, 1, 1},
+      {"glm-4.5-air", 141, 8, 1},
+      {"glm-4.5-air", 180, 8, 1},
+      {"glm-4.5-air", 80, 8, 2},
+      {"glm-4.5-air", 80, 1, 1},
+      // A context, or a cache, that one GPU has no room for.
+      {"glm-4.5-air", 141, 8, 1, {.context_max = 100'000}},
+      {"glm-4.5-air", 180, 8, 1, {.kv_bytes = 20 * kGib}},
+      {"glm-4.5-air", 141, 8, 2, {.kv_bytes = 60 * kGib}},
+      {"glm-4.5-air", 141, 8, 2, {.kv_pages = 6000}},
+  };
+  std::map<std::string, LoadedModel> models;
+  for (const RankCase& one : cases) {
+    if (!models.contains(one.config)) {
+      Result<LoadedModel> made = load_synthetic_model(
+          std::string(KOHO_SOURCE_DIR "/tests/data/configs/") + one.config + ".json", 0, "",
+          DeviceKind::cuda);
+      ASSERT_TRUE(made.ok()) << made.error().message;
+      models.emplace(one.config, *std::move(made));
+    }
+    const LoadedModel& model = models.at(one.config);
+    RuntimeOptions options = one.options;
+    options.device.kind = DeviceKind::cuda;
+    const std::vector<std::int64_t> gpus(one.gpus, one.gpu_gb * 1'000'000'000);
+    EXPECT_EQ(fewest_ranks(model.config, model.sources, options, gpus), one.ranks)
+        << one.config << " on " << one.gpus << " of " << one.gpu_gb << " GB";
   }
 }
 

@@ -14,6 +14,7 @@
 namespace koho::server {
 namespace {
 
+constexpr std::uint64_t kOwnerSeed = 0x6b6f686f;  // apart from hash() and the client
 constexpr double kUsPerMinute = 60e6;
 
 /// Takes the same time wherever the two differ, so that timing tells nothing about the key.
@@ -256,6 +257,11 @@ std::vector<std::pair<std::string_view, std::string>> ApiKey::fields(std::int64_
 
 bool ApiKey::matches(std::string_view given) const {
   return equal_in_constant_time(given, secret_);
+}
+
+std::string ApiKey::owner() const {
+  const XXH128_hash_t hash = XXH3_128bits_withSeed(secret_.data(), secret_.size(), kOwnerSeed);
+  return fmt::format("{:016x}", hash.high64);
 }
 
 ApiKeySettings ApiKey::settings() const {

@@ -63,6 +63,8 @@ class ApiKey {
 
   /// The key's name on the metrics page and in the log: eight hexadecimal digits.
   const std::string& hash() const { return hash_; }
+  /// The key's name on the files and batches that are made with it.
+  std::string owner() const;
   ApiKeySettings settings() const;
   /// New limits for the same secret; what was used stays.
   void change(ApiKeySettings settings);

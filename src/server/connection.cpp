@@ -93,7 +93,7 @@ void Connection::dispatch() {
     begin_feed();
     return;
   }
-  if (reader_.body_bytes() > core_.settings().inline_body_bytes) {
+  if (route_->waits_for_disk || reader_.body_bytes() > core_.settings().inline_body_bytes) {
     answer_on_pool();
     return;
   }

@@ -62,6 +62,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void begin_stream();
   void append_chunk(std::string_view events);
   void send(Response response);
+  void pump_file();
   void finish_exchange();
   std::string_view outgoing();
   void flush();
@@ -86,7 +87,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const Route* route_ = nullptr;
   std::shared_ptr<GenerationJob> job_;
   std::shared_ptr<LargeAnswer> large_;
-  bool feeding_ = false;  // the route's events are sent until the client leaves
+  std::shared_ptr<FileBody> file_;  // of an answer whose head is in out_
+  bool feeding_ = false;            // the route's events are sent until the client leaves
   bool stream_begun_ = false;
   bool chunked_ = false;
   bool keep_alive_ = true;

@@ -48,7 +48,7 @@ void Connection::read_some() {
     // A client that only closed its sending side looks like one that left: its running request is
     // cancelled. An answer that is complete is still sent.
     peer_done_ = true;
-    const bool answered = stage_ == Stage::answering && !job_ && !large_ && !feeding_;
+    const bool answered = stage_ == Stage::answering && !job_ && !large_ && !file_ && !feeding_;
     if (error == asio::error::eof && (answered || writing_)) {
       close_after_ = true;
       flush();

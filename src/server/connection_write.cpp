@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The writing half of a connection: answers and events to bytes, through TLS where it is on, to the
 // socket.
+#include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <ctime>
+#include <unistd.h>
 #include <utility>
 
 #include <boost/asio/buffer.hpp>
@@ -112,14 +115,48 @@ void Connection::send(Response response) {
   if (response.status != 204) append_field(out_, "Content-Type", response.content_type);
   if (response.status != 204) {
     out_ += "Content-Length: ";
-    append_number(out_, response.body.size());
+    append_number(
+        out_, response.file ? static_cast<std::size_t>(response.file->left) : response.body.size());
     out_ += "\r\n";
   }
   for (const auto& [name, value] : response.fields) append_field(out_, name, value);
   append_field(out_, "Connection", keep_alive_ ? "keep-alive" : "close");
   out_ += "\r\n";
+  if (!head_only_ && response.file) {
+    file_ = std::move(response.file);
+    pump_file();
+    return;
+  }
   if (!head_only_) out_ += response.body;
   finish_exchange();
+}
+
+/// Moves the file's bytes to the output buffer as far as there is room.
+void Connection::pump_file() {
+  constexpr std::size_t kReadBytes = 64U << 10U;
+  while (file_ && !closed_) {
+    if (out_.size() - sent_ >= core_.settings().buffer_bytes_max) {
+      more_in_job_ = true;
+      return;  // flush() calls pump_file() again
+    }
+    if (file_->left == 0) {
+      file_.reset();
+      finish_exchange();
+      return;
+    }
+    const std::size_t before = out_.size();
+    const std::size_t wanted = std::min(kReadBytes, static_cast<std::size_t>(file_->left));
+    out_.resize(before + wanted);
+    const ssize_t bytes = ::read(file_->file.get(), out_.data() + before, wanted);
+    out_.resize(before + static_cast<std::size_t>(std::max<ssize_t>(bytes, 0)));
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes <= 0) {
+      lose(false);  // the length that was promised is not to be had
+      return;
+    }
+    file_->left -= bytes;
+    flush();
+  }
 }
 
 /// The answer is complete in out_: prepares for the next request, or for closing.
@@ -210,7 +247,10 @@ void Connection::flush() {
     if (peer_done_ || error) close();
     return;
   }
-  if (std::exchange(more_in_job_, false) && job_) pump();
+  if (std::exchange(more_in_job_, false)) {
+    if (job_) pump();
+    if (file_) pump_file();
+  }
   if (closed_ || stage_ != Stage::reading || unread_.empty()) return;
   asio::post(thread_.context(), [self = shared_from_this()] {
     if (!self->closed_) self->take_requests();

@@ -29,6 +29,7 @@
 
 namespace koho::server {
 
+class BatchService;
 class GenerationJob;
 
 /// The loaded model. Outlives every connection.
@@ -98,6 +99,11 @@ class Core {
   std::string readiness_json() const;
   std::int64_t uptime_us() const { return clock_.now_us() - started_us_; }
 
+  /// Files and batches; null: the server has none.
+  BatchService* batches() const { return batches_.load(std::memory_order_acquire); }
+  /// `service` ends before the core.
+  void set_batches(BatchService* service) { batches_.store(service, std::memory_order_release); }
+
   // ---- counters with labels; threads: any
   void count_response(std::string_view route, int status);
   /// route -> numbers of 2xx, 3xx, 4xx and 5xx answers.
@@ -144,6 +150,7 @@ class Core {
   History history_;
   std::atomic<Phase> phase_{Phase::loading};
   std::atomic<const ServedModel*> serving_{nullptr};
+  std::atomic<BatchService*> batches_{nullptr};
   mutable std::mutex mutex_;
   std::shared_ptr<const ApiKeys> api_keys_;
   std::string waiting_for_;

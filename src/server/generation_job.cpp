@@ -133,7 +133,10 @@ std::optional<ApiError> GenerationJob::read(std::string& body) {
   const api::Model& model = setup_.serving->model;
   request_.call_id_prefix = "call_" + setup_.id.substr(0, 16) + "_";
   if (api::Refusal refused = endpoint.read(json, model, request_)) return refused;
+  if (setup_.in_batch && request_.stream)
+    return api::wrong_field("stream", "a request of a batch cannot be a stream");
   if (setup_.key != nullptr) setup_.key->apply(request_.base);
+  request_.base.priority = std::max(request_.base.priority, setup_.priority);
   json = {};
   core_.note_unknown_fields(request_.unknown_fields);
   api::Refusal refused = api::encode(request_, model, endpoint.prompt_field);

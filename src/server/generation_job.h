@@ -33,6 +33,9 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
     std::function<void()> wake;
     std::shared_ptr<ApiKey> key{};  // null: none was needed
     BodyShare share{};              // of the body
+    /// Of a batch: the best priority that the request can have, and no stream.
+    bool in_batch = false;
+    std::int32_t priority = 0;
   };
 
   GenerationJob(Core& core, Setup setup);
@@ -55,6 +58,9 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   State poll(std::string& out, std::size_t bytes_max);
   /// Requires: poll returned answered.
   Response& response() { return response_; }
+  /// Requires: the same, with status 200.
+  const api::AnswerTotals& totals() const { return answer_->totals(); }
+  bool is_cut() const { return answer_->finish() == api::Finish::length; }
   /// What is left of the API key's limits, as header fields.
   std::vector<std::pair<std::string_view, std::string>> limit_fields() const;
   /// Appends a keep-alive comment or event; nothing unless a stream is running.

@@ -15,9 +15,11 @@
 #include "base/version.h"
 #include "chat/json.h"
 #include "server/dashboard.h"
+#include "server/file_routes.h"
 #include "server/host_check.h"
 #include "server/llama_routes.h"
 #include "server/metrics_page.h"
+#include "server/openapi.h"
 
 namespace koho::server {
 namespace {
@@ -63,10 +65,6 @@ Response answer_readyz(Core& core, const RoutedRequest& /*call*/) {
   Response response = json_response(std::move(json), ready ? 200 : 503);
   if (!ready) response.fields.emplace_back("Retry-After", "5");
   return response;
-}
-
-Response answer_ping(Core& core, const RoutedRequest& call) {
-  return answer_readyz(core, call);
 }
 
 /// 2026-11-22T13:00:00Z
@@ -247,8 +245,8 @@ std::vector<Route> make_routes() {
        "200 when ready, else 503 with a JSON body that names the step under way"},
       {"GET", "/livez", true, false, answer_livez, nullptr, nullptr,
        "200 unless the engine has failed"},
-      {"GET", "/ping", true, false, answer_ping, nullptr, nullptr, "as /health"},
-      {"POST", "/ping", true, false, answer_ping, nullptr, nullptr, "as /health"},
+      {"GET", "/ping", true, false, answer_readyz, nullptr, nullptr, "as /health"},
+      {"POST", "/ping", true, false, answer_readyz, nullptr, nullptr, "as /health"},
       {"GET", "/metrics", true, false, answer_metrics, nullptr, nullptr, "Prometheus"},
       {"GET", "/version", true, false, answer_version, nullptr, nullptr, "the version"},
       {"GET", "/v1/models", false, true, answer_models, nullptr, nullptr, "the served names"},
@@ -266,6 +264,10 @@ std::vector<Route> make_routes() {
       {"GET", "/debug/cache/*", false, true, answer_debug_cache, nullptr, nullptr,
        "why a request's prompt was or was not cached"},
       {"GET", "/", true, false, answer_root, nullptr, nullptr, "redirects to /ui"},
+      {"GET", "/openapi.json", true, false, answer_openapi, nullptr, nullptr,
+       "this API as OpenAPI 3.1"},
+      {"GET", "/docs", true, false, answer_docs, nullptr, nullptr, "the same as a page"},
+      {"GET", "/docs/style.css", true, false, answer_docs_style, nullptr, nullptr, "its style"},
       {"GET", "/ui", true, false, answer_ui, nullptr, nullptr, "the dashboard"},
       {"GET", "/ui/status", true, false, answer_ui_status, nullptr, nullptr,
        "whether a key is needed, and the readiness"},
@@ -276,6 +278,7 @@ std::vector<Route> make_routes() {
       {"GET", "/ui/events", false, true, nullptr, nullptr, nullptr,
        "the dashboard's data, one event per second", dashboard_event},
   };
+  for (const Route& route : file_routes()) table.push_back(route);
   for (const api::GenerationEndpoint& endpoint : api::generation_endpoints())
     table.push_back({"POST", endpoint.path, false, true, nullptr, &endpoint, nullptr, ""});
   for (const api::TextEndpoint& endpoint : api::text_endpoints())
@@ -328,32 +331,46 @@ std::string allowed_fields(const RequestHead& head) {
   return allowed;
 }
 
-bool matches(const Route& route, std::string_view path) {
-  if (!route.path.ends_with('*')) return route.path == path;
-  const std::string_view prefix = route.path.substr(0, route.path.size() - 1);
-  return path.size() > prefix.size() && path.starts_with(prefix);
+/// The part of `path` that the route's * stands for, "" where it has none; nothing: another path.
+std::optional<std::string_view> match(const Route& route, std::string_view path) {
+  const std::size_t star = route.path.find('*');
+  if (star == std::string_view::npos)
+    return route.path == path ? std::optional(std::string_view()) : std::nullopt;
+  const std::string_view prefix = route.path.substr(0, star);
+  const std::string_view suffix = route.path.substr(star + 1);
+  if (path.size() <= prefix.size() + suffix.size() || !path.starts_with(prefix) ||
+      !path.ends_with(suffix))
+    return std::nullopt;
+  return path.substr(prefix.size(), path.size() - prefix.size() - suffix.size());
 }
 
 /// The methods of a path for the Allow header; for an unknown path all methods of the server.
 std::string allowed_methods(std::string_view path) {
   bool get = false;
   bool post = false;
+  bool remove = false;
   for (const Route& route : routes()) {
-    if (!matches(route, path)) continue;
+    if (!match(route, path)) continue;
     get = get || route.method == "GET";
     post = post || route.method == "POST";
+    remove = remove || route.method == "DELETE";
   }
-  if (!get && !post) return "GET, HEAD, POST, OPTIONS";
-  return fmt::format("{}{}OPTIONS", get ? "GET, HEAD, " : "", post ? "POST, " : "");
+  if (!get && !post) return "GET, HEAD, POST, DELETE, OPTIONS";
+  return fmt::format("{}{}{}OPTIONS", get ? "GET, HEAD, " : "", post ? "POST, " : "",
+                     remove ? "DELETE, " : "");
 }
 
-std::optional<Response> refuse_media_type(const RequestHead& head) {
+std::optional<Response> refuse_media_type(const Route& route, const RequestHead& head) {
   const std::string_view encoding = head.field("content-encoding");
   if (!encoding.empty() && encoding != "identity")
     return refuse(style_of(head), 415, "unsupported_media_type",
                   "Content-Encoding is not supported: send the body unencoded");
   const std::string_view type = head.field("content-type");
-  if (lower_case(trimmed(type.substr(0, type.find(';')))) == "application/json") return {};
+  const std::string given = lower_case(trimmed(type.substr(0, type.find(';'))));
+  if (given == (route.takes_form ? "multipart/form-data" : "application/json")) return {};
+  if (route.takes_form)
+    return refuse(style_of(head), 415, "unsupported_media_type",
+                  "the body must be a form: send Content-Type: multipart/form-data");
   // A web page can send any other type, or none, to another site without asking.
   const bool has_body = head.has("transfer-encoding") ||
                         (head.has("content-length") && head.field("content-length") != "0");
@@ -397,7 +414,7 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
   const Route* route = nullptr;
   bool known = false;
   for (const Route& candidate : routes()) {
-    if (!matches(candidate, head.path)) continue;
+    if (!match(candidate, head.path)) continue;
     known = true;
     const bool same =
         candidate.method == head.method || (candidate.method == "GET" && head.method == "HEAD");
@@ -419,7 +436,7 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
     Response response{.status = 204};
     response.fields.emplace_back("Allow", allowed_methods(head.path));
     if (origin_allowed(core.settings(), head.field("origin"))) {
-      response.fields.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+      response.fields.emplace_back("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
       response.fields.emplace_back("Access-Control-Allow-Headers", allowed_fields(head));
       response.fields.emplace_back("Vary", "Access-Control-Request-Headers");
       response.fields.emplace_back("Access-Control-Max-Age", "600");
@@ -442,7 +459,7 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
     return refuse(style_of(head), 404, "not_found", fmt::format("no route for {:.200}", head.path));
   }
   if (route->method == "POST") {
-    if (std::optional<Response> refused = refuse_media_type(head)) return *refused;
+    if (std::optional<Response> refused = refuse_media_type(*route, head)) return *refused;
   }
   if (head.has("expect") && lower_case(head.field("expect")) != "100-continue")
     return refuse(style_of(head), 417, "bad_request", "Expect must be 100-continue");
@@ -468,10 +485,10 @@ Response answer_route(Core& core,
                       const Route& route,
                       const RequestHead& head,
                       std::string_view body) {
-  const std::size_t prefix = route.path.ends_with('*') ? route.path.size() - 1 : head.path.size();
   if (route.text == nullptr)
     return route.answer(
-        core, {.head = head, .rest = std::string_view(head.path).substr(prefix), .body = body});
+        core,
+        {.head = head, .rest = match(route, head.path).value_or(std::string_view()), .body = body});
   Response response;
   const api::Refusal refused =
       api::answer_text(*route.text, body, core.serving()->model, response.body);

@@ -25,7 +25,7 @@ struct RoutedRequest {
 /// One row of the table.
 struct Route {
   std::string_view method;   // GET also answers HEAD
-  std::string_view path;     // "/v1/models/*" takes everything below
+  std::string_view path;     // "/v1/models/*" takes everything below, "/v1/files/*/content" a part
   bool open = false;         // needs no API key
   bool needs_model = false;  // 503 while the model loads
   Response (*answer)(Core& core,
@@ -35,6 +35,8 @@ struct Route {
   std::string_view about;  // for the documentation
   /// Instead of an answer: an event every time.feed_ms, until the client leaves.
   std::string (*feed)(const Core& core) = nullptr;
+  bool takes_form = false;      // the body is multipart/form-data instead of JSON
+  bool waits_for_disk = false;  // a thread of the pool answers
 };
 
 std::span<const Route> routes();

@@ -86,6 +86,20 @@ Response error_response(api::ErrorStyle style, const api::ApiError& error) {
   return response;
 }
 
+std::string query_value(const RequestHead& head, std::string_view name) {
+  std::string_view query = head.target;
+  for (std::size_t at = query.find('?'); at != std::string_view::npos; at = query.find('&')) {
+    query.remove_prefix(at + 1);
+    const std::string_view pair = query.substr(0, query.find('&'));
+    const std::size_t equals = std::min(pair.find('='), pair.size());
+    std::string value;
+    if (pair.substr(0, equals) == name &&
+        decode_percent(pair.substr(std::min(equals + 1, pair.size())), value))
+      return value;
+  }
+  return {};
+}
+
 bool decode_percent(std::string_view text, std::string& out) {
   out.clear();
   for (std::size_t i = 0; i < text.size(); ++i) {

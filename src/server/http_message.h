@@ -2,12 +2,15 @@
 // One HTTP exchange as plain data.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "api/error.h"
+#include "base/descriptor.h"
 
 namespace koho::server {
 
@@ -24,14 +27,24 @@ struct RequestHead {
   bool has(std::string_view name) const;
 };
 
+/// An open file that is a response's body, from its current place on.
+struct FileBody {
+  Descriptor file;
+  std::int64_t left = 0;  // bytes that are not read yet
+};
+
 /// A complete response.
 struct Response {
   int status = 200;
   std::string_view content_type = "application/json";
   std::vector<std::pair<std::string_view, std::string>> fields{};
   std::string body{};
-  bool close = false;  // close the connection after it
+  std::shared_ptr<FileBody> file{};  // instead of `body`
+  bool close = false;                // close the connection after it
 };
+
+/// The value of the query's parameter `name`, decoded; "" if there is none or it is invalid.
+std::string query_value(const RequestHead& head, std::string_view name);
 
 /// Whether `text` is an HTTP token, such as a method or a field name.
 bool is_token(std::string_view text);

@@ -206,7 +206,7 @@ void HttpReader::read_head() {
     left_ = length.value_or(0);
     if (!length) {
       fail(400, "Content-Length is not a number");
-    } else if (left_ > limits_.body_bytes) {
+    } else if (left_ > body_bytes_max()) {
       fail(413, "the body is too large");
     } else {
       state_ = left_ == 0 ? State::done : State::body;
@@ -275,7 +275,7 @@ void HttpReader::read_chunk_head(std::string_view line) {
   const auto size = parse_integer<std::uint64_t>(trimmed(line.substr(0, line.find(';'))), 16);
   if (!size || is_blank(line.front())) {
     fail(400, "a chunk has no valid size");
-  } else if (*size > limits_.body_bytes - body_.size()) {
+  } else if (*size > body_bytes_max() - body_.size()) {
     fail(413, "the body is too large");
   } else {
     left_ = *size;
@@ -293,6 +293,10 @@ void HttpReader::read_trailer(std::string_view line) {
   } else if (!is_token(line.substr(0, line.find(':'))) || line.find(':') == std::string::npos) {
     fail(400, "a trailer field is not NAME: VALUE");
   }
+}
+
+std::size_t HttpReader::body_bytes_max() const {
+  return head_.path == limits_.upload_path ? limits_.upload_bytes : limits_.body_bytes;
 }
 
 bool HttpReader::expects_continue() const {

@@ -55,6 +55,7 @@ class HttpReader {
   std::size_t take_line(std::string_view bytes);
   void read_chunk_head(std::string_view line);
   void read_trailer(std::string_view line);
+  std::size_t body_bytes_max() const;
   void fail(int status, std::string_view message);
 
   HttpLimits limits_;

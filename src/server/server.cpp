@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/processors.h"
 #include "server/connection.h"
+#include "server/file_routes.h"
 
 namespace koho::server {
 
@@ -155,19 +156,32 @@ Server::Server(std::unique_ptr<Core> core)
     : core_(std::move(core)), impl_(std::make_unique<Impl>(*core_)) {}
 
 Server::~Server() {
+  if (batches_) batches_->stop();
   impl_.reset();
   // The engine's thread may still hold a connection that it is waking.
   while (core_->counters().connections_live.load() > 0) std::this_thread::yield();
 }
 
 Result<std::unique_ptr<Server>> Server::start(ServerSettings settings, const Clock& clock) {
+  if (!settings.files_dir.empty()) settings.http.upload_path = kFilesPath;
   std::unique_ptr<Server> server(new Server(std::make_unique<Core>(std::move(settings), clock)));
+  const ServerSettings& used = server->core_->settings();
+  if (!used.files_dir.empty()) {
+    KOHO_TRY_ASSIGN(server->batches_,
+                    BatchService::open(*server->core_, used.files_dir, used.files_bytes_max));
+    server->core_->set_batches(server->batches_.get());
+  }
   KOHO_TRY(server->impl_->listen());
   return server;
 }
 
 Status Server::check(const ServerSettings& settings) {
   KOHO_TRY(load_tls(settings));
+  if (!settings.files_dir.empty()) {
+    // The server that this is about may have it open already.
+    const auto files = FileStore::open(settings.files_dir, settings.files_bytes_max);
+    if (!files.ok() && files.error().code != ErrorCode::unavailable) return files.error();
+  }
   asio::io_context context;
   tcp::acceptor acceptor(context);
   return open_listener(acceptor, settings.host, 0);

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "server/batch_service.h"
 #include "server/core.h"
 #include "server/settings.h"
 
@@ -19,7 +20,8 @@ class Server {
  public:
   /// Starts listening; requests for the model get 503 until set_serving(). The clock outlives the
   /// server. Errors: invalid_argument (host, certificate or key); io_error (the port
-  /// is taken, the host is not an address of this machine).
+  /// is taken, the host is not an address of this machine, the directory for files); unavailable
+  /// (another server uses that directory).
   static Result<std::unique_ptr<Server>> start(ServerSettings settings, const Clock& clock);
   /// Checks everything that start() checks except the port, which may be in use. Errors: those of
   /// start().
@@ -40,6 +42,7 @@ class Server {
   class Impl;
   explicit Server(std::unique_ptr<Core> core);
 
+  std::unique_ptr<BatchService> batches_;  // null: none; threads of the core's pool use it
   std::unique_ptr<Core> core_;
   std::unique_ptr<Impl> impl_;
 };

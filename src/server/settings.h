@@ -17,6 +17,9 @@ struct HttpLimits {
   std::size_t target_bytes = 4U << 10U;
   /// Fits a context of 200,000 tokens many times over, in any script and written with escapes.
   std::size_t body_bytes = 16U << 20U;
+  /// The path whose bodies are files, and their largest; "" is none.
+  std::string upload_path{};
+  std::size_t upload_bytes = 200'000'000;  // OpenAI's largest for a batch
 };
 
 struct TimeLimits {
@@ -49,6 +52,9 @@ struct ServerSettings {
 
   std::string model_name;  // label `model_name` of the metrics
   std::string build_info;  // for /version and /server_info: members of a JSON object, or ""
+
+  std::string files_dir;  // of /v1/files and /v1/batches; "": there are none
+  std::int64_t files_bytes_max = 20'000'000'000;  // of all files, before the answers of batches
 
   std::string tls_cert;  // a PEM file; "" is plain HTTP
   std::string tls_key;   // "": in the same file

@@ -297,5 +297,55 @@ TEST_F(FirstHour, InspectSaysWhereTheModelFitsAndHowToServeIt) {
   expect("inspect " + kModel + " --gpu voodoo", 2, "expected one of H100");
 }
 
+/// Whether this machine has the program.
+bool has_program(const char* name) {
+  return std::system(("command -v " + std::string(name) + " >/dev/null 2>&1").c_str()) == 0;
+}
+
+TEST_F(FirstHour, ShellsCompleteCommandsAndFlags) {
+  const auto completed = [&](const std::string& words) {
+    // The last word is the one that is completed.
+    write_file(directory_.path() / "try.sh",
+               "eval \"$('" KOHO_BINARY "' completion bash)\"\nCOMP_WORDS=(" + words +
+                   ")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_koho\necho \"${COMPREPLY[*]}\"\n");
+    const int status =
+        std::system(("cd '" + directory_.path().string() + "' && bash try.sh >out 2>err").c_str());
+    EXPECT_EQ(status, 0) << read("err");
+    return " " + read("out");
+  };
+  EXPECT_NE(completed("koho se").find(" serve"), std::string::npos);
+  EXPECT_NE(completed("koho serve --max-model").find(" --max-model-len"), std::string::npos);
+  EXPECT_NE(completed("koho bench s").find(" serve"), std::string::npos);
+  EXPECT_NE(completed("koho bench serve --goo").find(" --goodput"), std::string::npos);
+  EXPECT_EQ(completed("koho run --goo").find(" --goodput"), std::string::npos);
+  EXPECT_NE(completed("koho batch --kv-dtype f").find(" fp8"), std::string::npos);
+  for (const char* shell : {"zsh", "fish"}) {
+    const Ran ran = koho(std::string("completion ") + shell);
+    ASSERT_EQ(ran.exit_code, 0) << ran.errors;
+    EXPECT_NE(ran.output.find("max-model-len"), std::string::npos);
+    EXPECT_NE(ran.output.find("goodput"), std::string::npos);
+    if (!has_program(shell)) continue;
+    EXPECT_EQ(
+        std::system(("cd '" + directory_.path().string() + "' && " + shell + " -n out").c_str()), 0)
+        << shell;
+  }
+  EXPECT_EQ(koho("completion tcsh").exit_code, 2);
+}
+
+TEST_F(FirstHour, TheManPageHasEveryCommandAndFlag) {
+  const Ran ran = koho("help --man");
+  ASSERT_EQ(ran.exit_code, 0) << ran.errors;
+  EXPECT_EQ(ran.output.rfind(".TH KOHO 1", 0), 0U);
+  for (const char* says : {".SS koho run", ".SS koho serve", ".SS koho bench serve",
+                           "\\fB\\-\\-max\\-model\\-len\\fR", "\\fB\\-\\-goodput\\fR"})
+    EXPECT_NE(ran.output.find(says), std::string::npos) << says;
+  if (!has_program("groff")) return;
+  EXPECT_EQ(std::system(("cd '" + directory_.path().string() +
+                         "' && groff -man -ww -Tutf8 out >shown 2>warned && test ! -s warned")
+                            .c_str()),
+            0)
+      << read("warned");
+}
+
 }  // namespace
 }  // namespace koho::testing

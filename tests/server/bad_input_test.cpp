@@ -90,7 +90,8 @@ TEST(BadInput, RefusesUnknownMethodsAndPaths) {
        {std::pair{"/metrics", "GET, HEAD, OPTIONS"},
         std::pair{"/v1/models/tiny", "GET, HEAD, OPTIONS"},
         std::pair{"/v1/messages", "POST, OPTIONS"}, std::pair{"/ping", "GET, HEAD, POST, OPTIONS"},
-        std::pair{"/nothing", "GET, HEAD, POST, OPTIONS"}}) {
+        std::pair{"/v1/files/x", "GET, HEAD, DELETE, OPTIONS"},
+        std::pair{"/nothing", "GET, HEAD, POST, DELETE, OPTIONS"}}) {
     Client asks(port);
     asks.send(std::string("OPTIONS ") + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
     const std::optional<Reply> reply = asks.read_reply();

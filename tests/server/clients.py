@@ -16,6 +16,7 @@ import pathlib
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 import urllib.request
@@ -217,6 +218,90 @@ class OpenAi(unittest.TestCase):
             self.client.responses.create(model=self.model, input="x", previous_response_id="resp_1")
 
 
+class Batches(unittest.TestCase):
+    """OpenAI's files and batches: the server keeps files (--files-dir)."""
+
+    def setUp(self):
+        import openai
+        self.error = openai
+        self.client = openai.OpenAI(base_url=URL + "/v1", api_key="none", max_retries=0)
+
+    def line(self, custom_id, **body):
+        return json.dumps({"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions",
+                           "body": {"model": "tiny", "temperature": 0, "enable_thinking": False, **body}})
+
+    def wait(self, batch):
+        for _ in range(600):
+            batch = self.client.batches.retrieve(batch.id)
+            if batch.status in ("completed", "failed", "expired", "cancelled"):
+                return batch
+            time.sleep(0.1)
+        self.fail(batch)
+
+    def upload(self, *lines):
+        return self.client.files.create(file=("in.jsonl", "\n".join(lines).encode()), purpose="batch",
+                                        expires_after={"anchor": "created_at", "seconds": 3600})
+
+    def start(self, file):
+        return self.client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h",
+                                          metadata={"of": "clients.py"})
+
+    def test_a_batch(self):
+        lines = [self.line(f"r{i}", messages=[user(f"What is {i} + 2?")], max_tokens=20) for i in range(20)]
+        lines.append(self.line("wrong", messages=[user("Hi")], top_p=5))
+        file = self.upload(*lines)
+        self.assertEqual((file.purpose, file.filename, file.status), ("batch", "in.jsonl", "processed"))
+        self.assertEqual(file.expires_at, file.created_at + 3600)
+        self.assertEqual(self.client.files.retrieve(file.id).bytes, file.bytes)
+        self.assertEqual(self.client.files.content(file.id).text, "\n".join(lines))
+        self.assertIn(file.id, [one.id for one in self.client.files.list(purpose="batch")])
+        batch = self.wait(self.start(file))
+        self.assertEqual(batch.status, "completed", batch)
+        counts = batch.request_counts
+        self.assertEqual((counts.total, counts.completed, counts.failed), (21, 20, 1))
+        self.assertEqual(batch.metadata, {"of": "clients.py"})
+        answers = [json.loads(one) for one in self.client.files.content(batch.output_file_id).text.splitlines()]
+        self.assertEqual({one["custom_id"] for one in answers}, {f"r{i}" for i in range(20)})
+        for one in answers:
+            self.assertEqual(one["response"]["body"]["object"], "chat.completion")
+        errors = [json.loads(one) for one in self.client.files.content(batch.error_file_id).text.splitlines()]
+        self.assertEqual([one["custom_id"] for one in errors], ["wrong"])
+        self.assertEqual(errors[0]["response"]["status_code"], 400)
+        self.assertIn(batch.id, [one.id for one in self.client.batches.list(limit=3)])
+        self.assertTrue(self.client.files.delete(file.id).deleted)
+        with self.assertRaises(self.error.NotFoundError):
+            self.client.files.retrieve(file.id)
+
+    def test_pages_of_a_list(self):
+        made = [self.upload(self.line(f"p{i}", messages=[user("Hi")])).id for i in range(5)]
+        listed = [one.id for one in self.client.files.list(limit=2)]  # fetches every page
+        self.assertEqual(len(listed), len(set(listed)))
+        self.assertTrue(set(made) <= set(listed))
+
+    def test_a_wrong_file_fails(self):
+        batch = self.wait(self.start(self.upload(self.line("a", messages=[user("Hi")]), "no json")))
+        self.assertEqual(batch.status, "failed")
+        self.assertEqual((batch.errors.data[0].line, batch.errors.data[0].code), (2, "invalid_json_line"))
+
+    def test_cancel(self):
+        batch = self.start(self.upload(*(self.line(f"c{i}", messages=[user("Count.")], max_tokens=500, ignore_eos=True)
+                                         for i in range(100))))
+        self.assertIn(self.client.batches.cancel(batch.id).status, ("cancelling", "cancelled"))
+        batch = self.wait(batch)
+        self.assertEqual(batch.status, "cancelled")
+        self.assertEqual(batch.request_counts.completed + batch.request_counts.failed, 100)
+
+    def test_refusals(self):
+        with self.assertRaises(self.error.BadRequestError):
+            self.client.files.create(file=b"{}", purpose="assistants")
+        with self.assertRaises(self.error.NotFoundError):
+            self.client.batches.create(input_file_id="file-none", endpoint="/v1/completions", completion_window="24h")
+        with self.assertRaises(self.error.BadRequestError):
+            self.client.batches.create(input_file_id="file-none", endpoint="/v1/embeddings", completion_window="24h")
+        with self.assertRaises(self.error.NotFoundError):
+            self.client.batches.retrieve("batch_none")
+
+
 class Anthropic(unittest.TestCase):
     def setUp(self):
         import anthropic
@@ -405,7 +490,8 @@ def main():
     print(f"openai {openai.__version__}, anthropic {anthropic.__version__}, Python {sys.version.split()[0]}")
     global URL
     with contextlib.ExitStack() as stack:
-        URL = args.url or stack.enter_context(server(args.koho, args.model))
+        files = stack.enter_context(tempfile.TemporaryDirectory())
+        URL = args.url or stack.enter_context(server(args.koho, args.model, "--files-dir", files))
         passed = unittest.main(argv=[sys.argv[0], *rest], exit=False, verbosity=2).result.wasSuccessful()
     sys.exit(0 if passed else 1)
 

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 
-namespace koho::app {
+namespace koho {
 
 class LineReader {
  public:
@@ -52,4 +52,4 @@ class LineReader {
   std::int64_t bytes_total_ = 0;
 };
 
-}  // namespace koho::app
+}  // namespace koho

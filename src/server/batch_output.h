@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The output file of `koho batch`: reads the answers of an earlier run, drops an incomplete last
-// line, appends whole lines. It refuses a file that `koho batch` did not write.
+// A file of a batch's answers, in koho's format or OpenAI's: reads those of an earlier run, drops
+// an incomplete last line, appends whole lines. It refuses a file of anything else.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 
-namespace koho::app {
+namespace koho::server {
 
 /// A 128-bit hash of an id: a million ids take about 50 MB, whatever their length.
 struct IdHash {
@@ -68,4 +68,4 @@ class BatchOutput {
   std::int64_t bytes_dropped_ = 0;
 };
 
-}  // namespace koho::app
+}  // namespace koho::server

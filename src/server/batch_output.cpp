@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "app/batch_output.h"
+#include "server/batch_output.h"
 
 #include <cerrno>
 #include <cstring>
@@ -10,10 +10,11 @@
 #include <utility>
 #include <xxhash.h>
 
-#include "app/line_reader.h"
+#include "api/batch_line.h"
+#include "base/line_reader.h"
 #include "chat/json.h"
 
-namespace koho::app {
+namespace koho::server {
 namespace {
 
 constexpr std::string_view kBeginning = R"({"id":)";
@@ -92,6 +93,15 @@ Status BatchOutput::read_earlier(std::size_t line_bytes_max) {
 }
 
 Status BatchOutput::note(std::string_view line, std::int64_t number) {
+  if (api::BatchOutcome outcome; api::read_batch_outcome(line, outcome)) {
+    const IdHash hash = hash_of(outcome.custom_id);
+    if (outcome.answered) {
+      answered_.insert(hash);
+    } else {
+      refused_[outcome.number] = hash;
+    }
+    return {};
+  }
   const Result<chat::Json> json = chat::parse_json(line);
   const chat::Json* id = json.ok() ? json->find("id") : nullptr;
   const chat::Json* error = json.ok() ? json->find("error") : nullptr;
@@ -136,4 +146,4 @@ Status BatchOutput::close() {
   return {};
 }
 
-}  // namespace koho::app
+}  // namespace koho::server

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "app/line_reader.h"
+#include "base/line_reader.h"
 
 #include <cerrno>
 #include <cstring>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace koho::app {
+namespace koho {
 namespace {
 
 constexpr std::size_t kReadBytes = 64U << 10U;
@@ -95,4 +95,4 @@ Result<LineReader::State> LineReader::next(std::string_view& line, int timeout_m
   }
 }
 
-}  // namespace koho::app
+}  // namespace koho

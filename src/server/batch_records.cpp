@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/batch_records.h"
+
+#include <algorithm>
+#include <tuple>
+#include <unistd.h>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "base/mapped_file.h"
+#include "server/core.h"
+#include "server/stored_json.h"
+
+namespace koho::server {
+namespace {
+
+constexpr std::size_t kRecordBytesMax = 1U << 20U;
+constexpr std::int64_t kUnfinishedMax = 256;
+constexpr std::size_t kRecordsMax = 10'000;
+
+}  // namespace
+
+std::filesystem::path BatchRecords::path_of(std::string_view id) const {
+  return directory_ / fmt::format("{}.json", id);
+}
+
+Status BatchRecords::read() {
+  std::error_code error;
+  std::filesystem::create_directories(directory_, error);
+  for (const auto& entry : std::filesystem::directory_iterator(directory_, error)) {
+    if (entry.path().extension() != ".json") continue;
+    const Result<std::string> text = read_file(entry.path(), kRecordBytesMax);
+    Result<BatchRecord> record = text.ok() ? read_stored_batch(*text) : text.error();
+    if (!record.ok()) {
+      log::warning("{} is left out: {}", entry.path().string(), record.error().message);
+      continue;
+    }
+    if (!is_over(record->status))
+      log::info("batch {} goes on: {}", record->id, batch_status_name(record->status));
+    records_.emplace(record->id, std::move(*record));
+  }
+  if (error)
+    return make_error(ErrorCode::io_error, "{} could not be read: {}", directory_.string(),
+                      error.message());
+  return {};
+}
+
+Status BatchRecords::add(const BatchRecord& record) {
+  const std::lock_guard lock(mutex_);
+  const auto unfinished = std::ranges::count_if(
+      records_, [](const auto& entry) { return !is_over(entry.second.status); });
+  if (unfinished >= kUnfinishedMax)
+    return make_error(ErrorCode::resource_exhausted, "{} batches are unfinished, the limit",
+                      unfinished);
+  KOHO_TRY(write_whole_file(path_of(record.id), stored_batch(record)));
+  records_.emplace(record.id, record);
+  return {};
+}
+
+std::optional<BatchRecord> BatchRecords::find(std::string_view owner, std::string_view id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = records_.find(id);
+  if (found == records_.end() || found->second.owner != owner) return std::nullopt;
+  return found->second;
+}
+
+std::vector<BatchRecord> BatchRecords::list(std::string_view owner) const {
+  std::vector<BatchRecord> records;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, record] : records_)
+      if (record.owner == owner) records.push_back(record);
+  }
+  std::ranges::sort(records, [](const BatchRecord& a, const BatchRecord& b) {
+    return std::tie(a.created_at, a.id) > std::tie(b.created_at, b.id);
+  });
+  return records;
+}
+
+Result<BatchRecord> BatchRecords::cancel(std::string_view owner, std::string_view id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = records_.find(id);
+  if (found == records_.end() || found->second.owner != owner)
+    return make_error(ErrorCode::not_found, "there is no batch \"{:.100}\"", id);
+  BatchRecord& record = found->second;
+  if (is_over(record.status))
+    return make_error(ErrorCode::invalid_argument, "the batch is {} already",
+                      batch_status_name(record.status));
+  if (record.status == BatchStatus::validating || record.status == BatchStatus::in_progress) {
+    record.enter(BatchStatus::cancelling, Core::unix_seconds());
+    save(record);
+  }
+  return record;
+}
+
+std::string BatchRecords::reader_of(std::string_view owner, std::string_view file_id) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, record] : records_)
+    if (record.owner == owner && record.input_file_id == file_id && !is_over(record.status))
+      return id;
+  return {};
+}
+
+std::vector<BatchRecord> BatchRecords::unfinished() const {
+  std::vector<BatchRecord> records;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, record] : records_)
+      if (!is_over(record.status)) records.push_back(record);
+  }
+  std::ranges::sort(records, [](const BatchRecord& a, const BatchRecord& b) {
+    return std::tie(a.created_at, a.id) < std::tie(b.created_at, b.id);
+  });
+  return records;
+}
+
+BatchRecord BatchRecords::get(const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  return records_.find(id)->second;
+}
+
+bool BatchRecords::advance(const std::string& id, BatchStatus from, BatchStatus to) {
+  const std::lock_guard lock(mutex_);
+  BatchRecord& record = records_.find(id)->second;
+  if (record.status != from) return false;
+  record.enter(to, Core::unix_seconds());
+  save(record);
+  return true;
+}
+
+void BatchRecords::fail(const std::string& id, std::vector<BatchFault> faults) {
+  const std::lock_guard lock(mutex_);
+  BatchRecord& record = records_.find(id)->second;
+  if (is_over(record.status)) return;
+  log::warning("batch {} failed: {}", id, faults.front().message);
+  record.faults = std::move(faults);
+  record.enter(BatchStatus::failed, Core::unix_seconds());
+  save(record);
+}
+
+void BatchRecords::set_total(const std::string& id, std::int64_t total) {
+  const std::lock_guard lock(mutex_);
+  records_.find(id)->second.total = total;
+}
+
+void BatchRecords::count(const std::string& id, std::int64_t completed, std::int64_t failed) {
+  const std::lock_guard lock(mutex_);
+  BatchRecord& record = records_.find(id)->second;
+  record.completed = completed;
+  record.failed = failed;
+}
+
+void BatchRecords::name_files(const std::string& id, std::string output, std::string errors) {
+  const std::lock_guard lock(mutex_);
+  BatchRecord& record = records_.find(id)->second;
+  record.output_file_id = std::move(output);
+  record.error_file_id = std::move(errors);
+  save(record);
+}
+
+void BatchRecords::save(const BatchRecord& record) {
+  if (const Status written = write_whole_file(path_of(record.id), stored_batch(record));
+      !written.ok())
+    log::error("batch {}: {}", record.id, written.error().message);
+}
+
+void BatchRecords::forget_old() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::pair<std::int64_t, std::string>> over;
+  for (const auto& [id, record] : records_)
+    if (is_over(record.status)) over.emplace_back(record.created_at, id);
+  if (over.size() <= kRecordsMax) return;
+  std::ranges::sort(over);
+  over.resize(over.size() - kRecordsMax);
+  for (const auto& [created_at, id] : over) {
+    ::unlink(path_of(id).c_str());
+    records_.erase(id);
+  }
+}
+
+}  // namespace koho::server

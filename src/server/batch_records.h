@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of batches: in memory, and each in a file of its own that is written when its status
+// changes. Threads: any.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "server/batch_record.h"
+
+namespace koho::server {
+
+class BatchRecords {
+ public:
+  explicit BatchRecords(std::filesystem::path directory) : directory_(std::move(directory)) {}
+  /// Reads what an earlier server wrote. Errors: io_error.
+  Status read();
+
+  /// Errors: resource_exhausted: too many batches are unfinished; io_error.
+  Status add(const BatchRecord& record);
+  std::optional<BatchRecord> find(std::string_view owner, std::string_view id) const;
+  /// The newest first.
+  std::vector<BatchRecord> list(std::string_view owner) const;
+  /// Errors: not_found; invalid_argument: it is over.
+  Result<BatchRecord> cancel(std::string_view owner, std::string_view id);
+  /// The unfinished batch that reads a file; "" is none.
+  std::string reader_of(std::string_view owner, std::string_view file_id) const;
+
+  // ---- for who runs the batches; `id` is in the table
+  /// The oldest first.
+  std::vector<BatchRecord> unfinished() const;
+  BatchRecord get(const std::string& id) const;
+  /// False: the batch was not in `from` any more.
+  bool advance(const std::string& id, BatchStatus from, BatchStatus to);
+  void fail(const std::string& id, std::vector<BatchFault> faults);
+  void set_total(const std::string& id, std::int64_t total);
+  void count(const std::string& id, std::int64_t completed, std::int64_t failed);
+  void name_files(const std::string& id, std::string output, std::string errors);
+  /// Forgets the oldest batches that are over, beyond those that are kept.
+  void forget_old();
+
+ private:
+  std::filesystem::path path_of(std::string_view id) const;
+  /// A failure is logged, and the record in memory goes on.
+  void save(const BatchRecord& record);
+
+  const std::filesystem::path directory_;
+  mutable std::mutex mutex_;
+  std::map<std::string, BatchRecord, std::less<>> records_;
+};
+
+}  // namespace koho::server

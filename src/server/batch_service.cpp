@@ -1,0 +1,467 @@
+// SPDX-License-Identifier: Apache-2.0
+// A batch goes from validating to in_progress to finalizing to completed. Its answers are appended
+// to two files beside its record; a line with an outcome there is not sent again. The names of the
+// output files are on disk before these files are, so that an end that was interrupted can go on.
+#include "server/batch_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/json_writer.h"
+#include "base/log.h"
+#include "server/batch_check.h"
+
+namespace koho::server {
+namespace {
+
+constexpr std::size_t kActiveMax = 8;  // batches whose files are open
+constexpr std::size_t kOutputLineBytesMax = std::size_t{256} << 20U;
+constexpr std::chrono::milliseconds kLook{50};
+constexpr std::int64_t kTidyUs = 60'000'000;
+constexpr std::int32_t kPriority = kPriorities - 1;
+
+std::int64_t bytes_of(const std::filesystem::path& path) {
+  struct stat status {};
+  return stat(path.c_str(), &status) == 0 ? status.st_size : -1;
+}
+
+void sync_file(const std::filesystem::path& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.is_open()) static_cast<void>(::fsync(file.get()));
+}
+
+api::ApiError give_up_error(BatchStatus status, bool key_gone) {
+  api::ApiError error{.status = 400};
+  if (status == BatchStatus::expiring) {
+    error.code = "batch_expired";
+    error.message = "This request could not be executed before the completion window expired.";
+  } else {
+    error.code = "batch_cancelled";
+    error.message = key_gone ? "The API key that made this batch is no longer valid."
+                             : "This request was not executed: the batch was cancelled.";
+  }
+  return error;
+}
+
+}  // namespace
+
+void BatchService::Wakes::add(std::size_t slot) {
+  {
+    const std::lock_guard lock(mutex);
+    slots.push_back(slot);
+  }
+  arrived.notify_one();
+}
+
+void BatchService::Wakes::call() {
+  {
+    const std::lock_guard lock(mutex);
+    called = true;
+  }
+  arrived.notify_one();
+}
+
+BatchService::BatchService(Core& core, std::unique_ptr<FileStore> files)
+    : core_(core), files_(std::move(files)), records_(files_->directory() / "batches") {}
+
+Result<std::unique_ptr<BatchService>> BatchService::open(Core& core,
+                                                         const std::filesystem::path& directory,
+                                                         std::int64_t bytes_max) {
+  KOHO_TRY_ASSIGN(std::unique_ptr<FileStore> files, FileStore::open(directory, bytes_max));
+  std::unique_ptr<BatchService> service(new BatchService(core, std::move(files)));
+  KOHO_TRY(service->records_.read());
+  service->thread_ = std::thread([raw = service.get()] { raw->run(); });
+  return service;
+}
+
+BatchService::~BatchService() {
+  stop();
+}
+
+void BatchService::stop() {
+  stopping_.store(true);
+  wakes_->call();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::filesystem::path BatchService::part_path(std::string_view id, const char* kind) const {
+  return files_->directory() / "batches" / fmt::format("{}.{}", id, kind);
+}
+
+// ---- what clients ask for
+
+Result<BatchRecord> BatchService::create(const BatchOrder& order) {
+  if (!files_->find(order.owner, order.input_file_id))
+    return make_field_error(ErrorCode::not_found, "input_file_id", "{}: there is no file \"{}\"",
+                            order.input_file_id);
+  BatchRecord record{.id = "batch_" + core_.make_id(),
+                     .owner = order.owner,
+                     .endpoint = order.endpoint,
+                     .input_file_id = order.input_file_id,
+                     .completion_window = order.completion_window,
+                     .output_expires_s = order.output_expires_s,
+                     .metadata = order.metadata,
+                     .created_at = Core::unix_seconds()};
+  record.expires_at = record.created_at + order.window_s;
+  record.enter(BatchStatus::validating, record.created_at);
+  KOHO_TRY(records_.add(record));
+  wakes_->call();
+  return record;
+}
+
+Result<BatchRecord> BatchService::cancel(std::string_view owner, std::string_view id) {
+  Result<BatchRecord> record = records_.cancel(owner, id);
+  wakes_->call();
+  return record;
+}
+
+Status BatchService::remove_file(std::string_view owner, std::string_view id) {
+  if (const std::string reader = records_.reader_of(owner, id); !reader.empty())
+    return make_error(ErrorCode::invalid_argument, "{} reads this file: cancel it first", reader);
+  if (files_->remove(owner, id)) return {};
+  return make_error(ErrorCode::not_found, "there is no file \"{:.100}\"", id);
+}
+
+// ---- the service's thread
+
+void BatchService::run() {
+  std::vector<std::size_t> ready;
+  while (!stopping_.load()) {
+    const bool busy = work();
+    {
+      std::unique_lock lock(wakes_->mutex);
+      const auto woken = [this] { return wakes_->called || !wakes_->slots.empty(); };
+      // Without a batch nothing has to be looked after but what expires.
+      wakes_->arrived.wait_for(lock, busy ? kLook : std::chrono::milliseconds(1000), woken);
+      wakes_->called = false;
+      ready.clear();
+      ready.swap(wakes_->slots);
+    }
+    for (const std::size_t index : ready) poll_slot(index);
+  }
+  withdraw(0);
+  active_.clear();
+}
+
+/// Whether there is something unfinished.
+bool BatchService::work() {
+  if (core_.clock().now_us() - tidied_us_ >= kTidyUs) {
+    tidied_us_ = core_.clock().now_us();
+    files_->remove_expired(Core::unix_seconds());
+    records_.forget_old();
+  }
+  const ServedModel* serving = core_.serving();
+  if (serving == nullptr || core_.phase() != Phase::ready || serving->engine.statistics().broken) {
+    if (core_.phase() == Phase::draining) withdraw(0);
+    return serving != nullptr;
+  }
+  if (slots_.empty())
+    slots_.resize(
+        static_cast<std::size_t>(std::max(serving->model.limits.scheduler.sequences_max, 1)));
+  open_batches();
+  const std::int64_t sequences = static_cast<std::int64_t>(slots_.size());
+  const std::int64_t others = core_.counters().requests_live.load() - running_.load();
+  if (running_.load() > std::max<std::int64_t>(sequences - others, 0))
+    withdraw(std::max<std::int64_t>(sequences - others, 0));
+  for (std::size_t i = 0; i < active_.size();) {
+    if (settle(*active_[i])) {
+      active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+  feed();
+  return !active_.empty();
+}
+
+/// How many requests of batches may run beside those that clients wait for now, with some places
+/// kept free for the next of these.
+std::int64_t BatchService::room() const {
+  const auto sequences = static_cast<std::int64_t>(slots_.size());
+  const std::int64_t others = core_.counters().requests_live.load() - running_.load();
+  const std::int64_t kept = sequences > 1 ? std::max<std::int64_t>(sequences / 8, 1) : 0;
+  return sequences - kept - others;
+}
+
+void BatchService::open_batches() {
+  for (const BatchRecord& one : records_.unfinished()) {
+    if (std::ranges::any_of(active_, [&](const auto& open) { return open->id == one.id; }))
+      continue;
+    if (one.status == BatchStatus::validating) validate(one);
+    const BatchRecord now = records_.get(one.id);
+    if (is_over(now.status) || active_.size() >= kActiveMax) continue;
+    if (!now.output_file_id.empty() || !now.error_file_id.empty()) {
+      finish_files(now);  // the server ended while it made them
+      continue;
+    }
+    Result<std::unique_ptr<Active>> opened = open_batch(now);
+    if (opened.ok()) {
+      active_.push_back(std::move(*opened));
+    } else {
+      fail(one.id, opened.error());
+    }
+  }
+}
+
+void BatchService::validate(const BatchRecord& batch) {
+  BatchCheck check = check_batch_input(files_->content_path(batch.input_file_id), batch.endpoint);
+  records_.set_total(batch.id, check.total);
+  if (!check.faults.empty()) {
+    records_.fail(batch.id, std::move(check.faults));
+  } else if (records_.advance(batch.id, BatchStatus::validating, BatchStatus::in_progress)) {
+    log::info("batch {}: {} requests to {}", batch.id, check.total, batch.endpoint);
+  }
+}
+
+Result<std::unique_ptr<BatchService::Active>> BatchService::open_batch(const BatchRecord& batch) {
+  KOHO_TRY_ASSIGN(LineReader input,
+                  LineReader::open(files_->content_path(batch.input_file_id).string(),
+                                   api::kBatchLineBytesMax));
+  const BatchOutput::Options options{.line_bytes_max = kOutputLineBytesMax};
+  KOHO_TRY_ASSIGN(BatchOutput output,
+                  BatchOutput::open(part_path(batch.id, "output").string(), options));
+  KOHO_TRY_ASSIGN(BatchOutput errors,
+                  BatchOutput::open(part_path(batch.id, "errors").string(), options));
+  auto active =
+      std::make_unique<Active>(batch.id, std::move(input), std::move(output), std::move(errors));
+  active->completed = static_cast<std::int64_t>(active->output.lines_found());
+  active->failed = static_cast<std::int64_t>(active->errors.lines_found());
+  records_.count(active->id, active->completed, active->failed);
+  return active;
+}
+
+/// The next line that has no outcome yet. A line that cannot be read gets one.
+Result<bool> BatchService::next_line(Active& batch, api::BatchLine& read) {
+  while (!batch.at_end) {
+    std::string_view line;
+    KOHO_TRY_ASSIGN(const LineReader::State state, batch.input.next(line, -1));
+    if (state == LineReader::State::nothing_yet) continue;
+    if (state == LineReader::State::end) {
+      batch.at_end = true;
+      break;
+    }
+    if (state == LineReader::State::line && api::is_blank_line(line)) continue;
+    read = {};
+    api::Refusal refused;
+    if (state == LineReader::State::too_long) {
+      read.number = batch.input.number();
+      refused = api::wrong_field("", "the line is too long", "invalid_json_line");
+    } else {
+      refused = api::read_batch_line(line, batch.input.number(), read);
+    }
+    const std::string id = read.custom_id.empty() ? "null" : json_string(read.custom_id);
+    if (batch.errors.refused(read.number, id) || batch.output.answered().contains(hash_of(id)))
+      continue;
+    if (!refused) return true;
+    KOHO_TRY(batch.errors.write(api::batch_error_line(read, *refused)));
+    ++batch.failed;
+  }
+  return false;
+}
+
+void BatchService::feed() {
+  std::size_t idle = 0;  // batches in a row that have nothing to send
+  for (std::size_t index = 0; index < slots_.size(); ++index) {
+    if (slots_[index].job) continue;
+    bool sent = false;
+    while (!sent && idle < active_.size()) {
+      if (running_.load() >= room()) return;
+      Active& batch = *active_[turn_++ % active_.size()];
+      sent = feed_one(batch, index);
+      idle = sent ? 0 : idle + 1;
+    }
+    if (!sent) return;
+  }
+}
+
+bool BatchService::feed_one(Active& batch, std::size_t index) {
+  if (batch.broken) return false;
+  if (batch.key != nullptr) {
+    // The rest is for what the key's clients wait for.
+    const std::int64_t at_once = batch.key->settings().requests_at_once;
+    if (at_once > 0 && batch.in_flight >= std::max<std::int64_t>(at_once / 2, 1)) return false;
+  }
+  api::BatchLine line;
+  if (!batch.retries.empty()) {
+    if (batch.retries.front().at_us > core_.clock().now_us()) return false;
+    line = std::move(batch.retries.front().line);
+    batch.retries.pop_front();
+  } else {
+    const Result<bool> found = next_line(batch, line);
+    if (!found.ok()) batch.broken = found.error();
+    if (!found.ok() || !*found) return false;
+  }
+  Slot& slot = slots_[index];
+  slot.batch = &batch;
+  slot.order = order_++;
+  ++batch.in_flight;
+  ++running_;
+  slot.job.emplace(core_, *core_.serving(), std::move(line),
+                   LineJob::Options{.wake = [wakes = wakes_, index] { wakes->add(index); },
+                                    .key = batch.key,
+                                    .priority = kPriority});
+  wakes_->add(index);
+  return true;
+}
+
+void BatchService::poll_slot(std::size_t index) {
+  Slot& slot = slots_[index];
+  if (!slot.job || !slot.job->poll()) return;
+  Active& batch = *slot.batch;
+  const bool device = slot.job->status() >= 500 && core_.serving()->engine.statistics().broken;
+  if (slot.job->retry_after_s() > 0 || device) {
+    const std::int64_t at_us =
+        core_.clock().now_us() + std::int64_t{1'000'000} * slot.job->retry_after_s();
+    batch.retries.push_back({.line = slot.job->take_line(), .at_us = at_us});
+  } else {
+    const bool answered = slot.job->status() == 200;
+    Status written = (answered ? batch.output : batch.errors).write(slot.job->output());
+    if (!written.ok()) batch.broken = std::move(written).error();
+    ++(answered ? batch.completed : batch.failed);
+    records_.count(batch.id, batch.completed, batch.failed);
+  }
+  release(slot);
+}
+
+void BatchService::release(Slot& slot) {
+  slot.job.reset();
+  --slot.batch->in_flight;
+  --running_;
+  slot.batch = nullptr;
+}
+
+/// Takes requests back until `keep` run, the youngest first: they run again later.
+void BatchService::withdraw(std::int64_t keep) {
+  while (running_.load() > keep) {
+    Slot* youngest = nullptr;
+    for (Slot& slot : slots_)
+      if (slot.job && (youngest == nullptr || slot.order > youngest->order)) youngest = &slot;
+    if (youngest == nullptr) return;
+    youngest->batch->retries.push_front({.line = youngest->job->take_line(), .at_us = 0});
+    release(*youngest);
+  }
+}
+
+void BatchService::withdraw_batch(Active& batch) {
+  for (Slot& slot : slots_) {
+    if (!slot.job || slot.batch != &batch) continue;
+    batch.retries.push_back({.line = slot.job->take_line(), .at_us = 0});
+    release(slot);
+  }
+}
+
+/// Writes an error for every line that has no outcome.
+Status BatchService::give_up_lines(Active& batch, const api::ApiError& why) {
+  for (const Retry& retry : batch.retries) {
+    KOHO_TRY(batch.errors.write(api::batch_error_line(retry.line, why)));
+    ++batch.failed;
+  }
+  batch.retries.clear();
+  api::BatchLine line;
+  while (true) {
+    KOHO_TRY_ASSIGN(const bool found, next_line(batch, line));
+    if (!found) return {};
+    KOHO_TRY(batch.errors.write(api::batch_error_line(line, why)));
+    ++batch.failed;
+  }
+}
+
+/// Whether the batch is over.
+bool BatchService::settle(Active& batch) {
+  if (batch.broken) {
+    withdraw_batch(batch);
+    fail(batch.id, *batch.broken);
+    return true;
+  }
+  const BatchRecord now = records_.get(batch.id);
+  batch.key = key_of(now.owner);
+  const bool key_gone = batch.key == nullptr && !now.owner.empty();
+  if (key_gone) {
+    records_.advance(batch.id, BatchStatus::in_progress, BatchStatus::cancelling);
+  } else if (Core::unix_seconds() >= now.expires_at) {
+    records_.advance(batch.id, BatchStatus::in_progress, BatchStatus::expiring);
+  }
+  const BatchStatus status = records_.get(batch.id).status;
+  if (status == BatchStatus::cancelling || status == BatchStatus::expiring) {
+    withdraw_batch(batch);
+    if (Status written = give_up_lines(batch, give_up_error(status, key_gone)); !written.ok()) {
+      batch.broken = std::move(written).error();
+      return false;
+    }
+  } else if (!batch.at_end || batch.in_flight > 0 || !batch.retries.empty()) {
+    return false;
+  } else if (status != BatchStatus::finalizing &&
+             !records_.advance(batch.id, BatchStatus::in_progress, BatchStatus::finalizing)) {
+    return false;  // cancelled in this moment
+  }
+  records_.count(batch.id, batch.completed, batch.failed);
+  name_files(batch.id);
+  finish_files(records_.get(batch.id));
+  return true;
+}
+
+/// Decides which files the batch will have, on disk.
+void BatchService::name_files(const std::string& id) {
+  const auto name = [&](const char* kind) {
+    const std::filesystem::path part = part_path(id, kind);
+    if (bytes_of(part) <= 0) return std::string();
+    sync_file(part);
+    return "file-" + core_.make_id();
+  };
+  records_.name_files(id, name("output"), name("errors"));
+}
+
+/// Makes the named files of a batch and ends it.
+void BatchService::finish_files(const BatchRecord& batch) {
+  const std::int64_t now_s = Core::unix_seconds();
+  const auto keep = [&](const std::string& id, const char* kind, const char* name) -> Status {
+    const std::filesystem::path part = part_path(batch.id, kind);
+    if (id.empty()) {
+      ::unlink(part.c_str());
+      return {};
+    }
+    return files_->take_over(
+        {.id = id,
+         .owner = batch.owner,
+         .filename = fmt::format("{}_{}.jsonl", batch.id, name),
+         .purpose = "batch_output",
+         .created_at = now_s,
+         .expires_at = batch.output_expires_s > 0 ? now_s + batch.output_expires_s : 0},
+        part);
+  };
+  Status made = keep(batch.output_file_id, "output", "output");
+  if (made.ok()) made = keep(batch.error_file_id, "errors", "error");
+  if (!made.ok()) {
+    fail(batch.id, made.error());
+    return;
+  }
+  const BatchStatus end = batch.status == BatchStatus::cancelling ? BatchStatus::cancelled
+                          : batch.status == BatchStatus::expiring ? BatchStatus::expired
+                                                                  : BatchStatus::completed;
+  records_.advance(batch.id, batch.status, end);
+  log::info("batch {} is {}: {} completed, {} failed of {}", batch.id, batch_status_name(end),
+            batch.completed, batch.failed, batch.total);
+}
+
+/// Ends the batch with an error of this machine.
+void BatchService::fail(const std::string& id, const Error& error) {
+  records_.fail(id, {{.line = 0,
+                      .code = std::string(error_code_info(error.code).name),
+                      .param = {},
+                      .message = error.message}});
+}
+
+std::shared_ptr<ApiKey> BatchService::key_of(std::string_view owner) const {
+  const std::shared_ptr<const ApiKeys> keys = core_.api_keys();
+  for (const std::shared_ptr<ApiKey>& key : keys->all())
+    if (key->owner() == owner) return key;
+  return nullptr;
+}
+
+}  // namespace koho::server

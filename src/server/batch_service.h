@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs batches of OpenAI's batch API behind the requests of clients that wait. Its state is on
+// disk: answers are appended as they come, and a server that starts again goes on where the last
+// one ended. Knows no HTTP.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "base/line_reader.h"
+#include "server/batch_output.h"
+#include "server/batch_records.h"
+#include "server/core.h"
+#include "server/file_store.h"
+#include "server/line_job.h"
+
+namespace koho::server {
+
+/// What a client wants of a batch.
+struct BatchOrder {
+  std::string owner{};
+  std::string endpoint{};
+  std::string input_file_id{};
+  std::string completion_window{};
+  std::int64_t window_s = 0;
+  std::int64_t output_expires_s = 0;
+  std::string metadata{};
+};
+
+class BatchService {
+ public:
+  /// Reads the batches that are in the store's directory. `core` outlives the service.
+  /// Errors: io_error; of the store: unavailable.
+  static Result<std::unique_ptr<BatchService>> open(Core& core,
+                                                    const std::filesystem::path& directory,
+                                                    std::int64_t bytes_max);
+  ~BatchService();
+
+  /// Ends the thread; what runs is cancelled, to go on at the next start. Idempotent.
+  void stop();
+
+  // ---- threads: any
+  FileStore& files() { return *files_; }
+  /// Errors: not_found: no such file; resource_exhausted: too many batches wait; io_error.
+  Result<BatchRecord> create(const BatchOrder& order);
+  const BatchRecords& records() const { return records_; }
+  /// Errors: not_found; invalid_argument: it is over.
+  Result<BatchRecord> cancel(std::string_view owner, std::string_view id);
+  /// Deletes a file. Errors: not_found; invalid_argument: an unfinished batch reads it.
+  Status remove_file(std::string_view owner, std::string_view id);
+  /// Requests of batches that run now.
+  std::int64_t running() const { return running_.load(); }
+
+ private:
+  /// Lines that wait to be sent again.
+  struct Retry {
+    api::BatchLine line{};
+    std::int64_t at_us = 0;
+  };
+  /// A batch whose files are open.
+  struct Active {
+    Active(std::string name, LineReader reader, BatchOutput answers, BatchOutput failures)
+        : id(std::move(name)),
+          input(std::move(reader)),
+          output(std::move(answers)),
+          errors(std::move(failures)) {}
+    std::string id;
+    LineReader input;
+    BatchOutput output;
+    BatchOutput errors;
+    std::deque<Retry> retries;
+    std::shared_ptr<ApiKey> key;
+    std::int64_t in_flight = 0;
+    std::int64_t completed = 0;
+    std::int64_t failed = 0;
+    bool at_end = false;            // of the input
+    std::optional<Error> broken{};  // the disk's fault
+  };
+  struct Slot {
+    std::optional<LineJob> job;
+    Active* batch = nullptr;
+    std::uint64_t order = 0;
+  };
+  /// Slots whose jobs have something to do. The engine's thread adds to it.
+  struct Wakes {
+    std::mutex mutex;
+    std::condition_variable arrived;
+    std::vector<std::size_t> slots;
+    bool called = false;
+    void add(std::size_t slot);
+    void call();
+  };
+
+  BatchService(Core& core, std::unique_ptr<FileStore> files);
+  std::filesystem::path part_path(std::string_view id, const char* kind) const;
+
+  // ---- the service's thread
+  void run();
+  bool work();
+  void open_batches();
+  void validate(const BatchRecord& batch);
+  Result<std::unique_ptr<Active>> open_batch(const BatchRecord& record);
+  void poll_slot(std::size_t index);
+  void release(Slot& slot);
+  void feed();
+  bool feed_one(Active& batch, std::size_t index);
+  Result<bool> next_line(Active& batch, api::BatchLine& read);
+  void withdraw(std::int64_t keep);
+  void withdraw_batch(Active& batch);
+  Status give_up_lines(Active& batch, const api::ApiError& why);
+  bool settle(Active& batch);
+  void name_files(const std::string& id);
+  void finish_files(const BatchRecord& batch);
+  void fail(const std::string& id, const Error& error);
+  std::int64_t room() const;
+  std::shared_ptr<ApiKey> key_of(std::string_view owner) const;
+
+  Core& core_;
+  std::unique_ptr<FileStore> files_;
+  BatchRecords records_;
+  std::shared_ptr<Wakes> wakes_ = std::make_shared<Wakes>();
+  std::vector<Slot> slots_;
+  std::vector<std::unique_ptr<Active>> active_;
+  std::size_t turn_ = 0;  // whose line is next
+  std::uint64_t order_ = 0;
+  std::atomic<std::int64_t> running_{0};
+  std::atomic<bool> stopping_{false};
+  std::int64_t tidied_us_ = 0;
+  std::thread thread_;  // last
+};
+
+}  // namespace koho::server

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/file_routes.h"
+
+#include <algorithm>
+#include <fcntl.h>
+#include <span>
+#include <sys/stat.h>
+
+#include <fmt/format.h>
+
+#include "api/body.h"
+#include "base/json_writer.h"
+#include "base/text.h"
+#include "server/batch_service.h"
+#include "server/multipart.h"
+#include "tokenizer/utf8.h"
+
+namespace koho::server {
+namespace {
+
+using api::ApiError;
+using api::ErrorStyle;
+using chat::Json;
+
+constexpr std::size_t kNameBytesMax = 255;
+constexpr std::int64_t kExpiresSecondsMin = 3600;  // OpenAI's
+constexpr std::int64_t kExpiresSecondsMax = 2'592'000;
+constexpr std::int64_t kFilesListed = 10'000;
+constexpr std::int64_t kBatchesListed = 20;
+constexpr std::int64_t kBatchesListedMax = 100;
+constexpr std::int64_t kWindowSecondsMax = 30 * 86'400;
+constexpr std::string_view kCreated = "created_at";
+
+Response json_response(std::string body) {
+  Response response;
+  response.body = std::move(body);
+  return response;
+}
+
+Response refuse(ApiError error) {
+  return error_response(ErrorStyle::openai, error);
+}
+
+Response refuse_field(std::string_view name, std::string message, std::string_view code = {}) {
+  return refuse(api::wrong_field(name, std::move(message), code));
+}
+
+/// An error of the service, whose messages are for clients.
+Response refuse(const Error& error) {
+  const bool full = error.code == ErrorCode::resource_exhausted;
+  ApiError refused{.status = error_code_info(error.code).http_status,
+                   .code = full ? "rate_limit_exceeded" : "",
+                   .param = error.field,
+                   .message = error.message};
+  if (error.code == ErrorCode::not_found) refused.code = "not_found";
+  if (error.code == ErrorCode::io_error) refused = api::to_api_error(error);
+  return refuse(std::move(refused));
+}
+
+Response not_found(const char* kind, std::string_view id) {
+  return refuse({.status = 404,
+                 .code = "not_found",
+                 .param = "id",
+                 .message = fmt::format("there is no {} \"{:.100}\"", kind, id)});
+}
+
+/// The service, or null: the server was started without a directory for files.
+BatchService* service_of(Core& core) {
+  return core.batches();
+}
+
+Response no_service() {
+  return refuse({.status = 404,
+                 .code = "not_found",
+                 .param = {},
+                 .message = "this server keeps no files: start it with --files-dir DIRECTORY"});
+}
+
+std::string owner_of(const Core& core, const RequestHead& head) {
+  const std::shared_ptr<ApiKey> key = key_of(core, head);
+  return key == nullptr ? std::string() : key->owner();
+}
+
+/// A client's file name without its path, as UTF-8.
+std::string clean_name(std::string_view name) {
+  const std::size_t slash = name.find_last_of("/\\");
+  if (slash != std::string_view::npos) name.remove_prefix(slash + 1);
+  std::string clean;
+  append_utf8_lossy(clean, name.substr(0, kNameBytesMax));
+  return clean.empty() ? "file.jsonl" : clean;
+}
+
+/// Reads the query's `limit`; false: it is no number within 1..most.
+bool read_limit(const RequestHead& head, std::int64_t most, std::int64_t& limit) {
+  const std::string text = query_value(head, "limit");
+  if (text.empty()) return true;
+  const auto value = parse_integer<std::int64_t>(text);
+  if (!value || *value < 1 || *value > most) return false;
+  limit = *value;
+  return true;
+}
+
+/// One page of a list: `items` as JSON by id, behind the id `after`.
+Response list_page(const std::vector<std::pair<std::string, std::string>>& items,
+                   std::string_view after,
+                   std::int64_t limit) {
+  std::size_t begin = 0;
+  if (!after.empty()) {
+    const auto found = std::ranges::find(items, after, &std::pair<std::string, std::string>::first);
+    begin = static_cast<std::size_t>(found - items.begin()) + (found == items.end() ? 0 : 1);
+  }
+  const std::size_t end = std::min(items.size(), begin + static_cast<std::size_t>(limit));
+  std::string out = R"({"object":"list","data":[)";
+  for (std::size_t i = begin; i < end; ++i) {
+    if (i > begin) out += ',';
+    out += items[i].second;
+  }
+  out += R"(],"first_id":)";
+  out += begin < end ? json_string(items[begin].first) : "null";
+  out += R"(,"last_id":)";
+  out += begin < end ? json_string(items[end - 1].first) : "null";
+  out += end < items.size() ? R"(,"has_more":true})" : R"(,"has_more":false})";
+  return json_response(std::move(out));
+}
+
+/// "24h" as seconds; 0: not within 1 s and 30 days.
+std::int64_t window_seconds(std::string_view text) {
+  if (text.size() < 2) return 0;
+  const auto number = parse_integer<std::int64_t>(text.substr(0, text.size() - 1));
+  if (!number || *number < 1 || *number > kWindowSecondsMax) return 0;
+  const std::size_t unit = std::string_view("smhd").find(text.back());
+  constexpr std::int64_t kSeconds[] = {1, 60, 3600, 86'400};
+  if (unit == std::string_view::npos) return 0;
+  const std::int64_t seconds = *number * kSeconds[unit];
+  return seconds > kWindowSecondsMax ? 0 : seconds;
+}
+
+/// Reads {"anchor": "created_at", "seconds": …}; a refusal has the field's path.
+api::Refusal read_expiry(std::string_view anchor,
+                         std::optional<std::int64_t> seconds,
+                         std::string_view field,
+                         std::int64_t& after_s) {
+  if (anchor != kCreated)
+    return api::wrong_field(fmt::format("{}.anchor", field),
+                            fmt::format("{}.anchor must be created_at", field));
+  if (!seconds || *seconds < kExpiresSecondsMin || *seconds > kExpiresSecondsMax)
+    return api::wrong_field(
+        fmt::format("{}.seconds", field),
+        fmt::format("{}.seconds must be in {}..{}", field, kExpiresSecondsMin, kExpiresSecondsMax));
+  after_s = *seconds;
+  return {};
+}
+
+/// OpenAI's limits: 16 pairs of strings, of 64 and 512 characters.
+api::Refusal read_metadata(const Json& json, std::string& out) {
+  bool good = json.is_object() && json.items.size() <= 16;
+  for (std::size_t i = 0; good && i < json.items.size(); ++i)
+    good =
+        json.keys[i].size() <= 64 && json.items[i].is_string() && json.items[i].text.size() <= 512;
+  if (!good)
+    return api::wrong_field("metadata",
+                            "metadata must be an object of at most 16 strings of at most 512 "
+                            "bytes, with names of at most 64");
+  out = chat::dump_json(json);
+  return {};
+}
+
+bool reads_of_batches(std::string_view name) {
+  constexpr std::string_view kFields[] = {"input_file_id", "endpoint", "completion_window",
+                                          "metadata", "output_expires_after"};
+  return std::ranges::find(kFields, name) != std::end(kFields);
+}
+
+api::Refusal read_order(const Json& body, BatchOrder& order) {
+  for (const auto& [name, target] :
+       {std::pair{"input_file_id", &order.input_file_id}, std::pair{"endpoint", &order.endpoint},
+        std::pair{"completion_window", &order.completion_window}}) {
+    const Json* member = body.given(name);
+    if (member == nullptr || !member->is_string())
+      return api::wrong_field(
+          name, fmt::format("{} must be a string, found {}", name,
+                            member == nullptr ? "nothing" : chat::kind_name(member->kind)));
+    *target = member->text;
+  }
+  const auto endpoints = api::generation_endpoints();
+  if (std::ranges::none_of(endpoints, [&](const api::GenerationEndpoint& one) {
+        return one.in_batches && one.path == order.endpoint;
+      })) {
+    std::string all;
+    for (const api::GenerationEndpoint& one : endpoints)
+      if (one.in_batches) all += fmt::format("{}{}", all.empty() ? "" : ", ", one.path);
+    return api::wrong_field("endpoint", fmt::format("endpoint must be one of {}", all));
+  }
+  order.window_s = window_seconds(order.completion_window);
+  if (order.window_s == 0)
+    return api::wrong_field("completion_window",
+                            "completion_window must be a time such as 24h, at most 30d");
+  if (const Json* metadata = body.given("metadata"))
+    if (api::Refusal refused = read_metadata(*metadata, order.metadata)) return refused;
+  if (const Json* expires = body.given("output_expires_after")) {
+    const Json* anchor = expires->given("anchor");
+    const Json* seconds = expires->given("seconds");
+    return read_expiry(anchor != nullptr ? anchor->text : "",
+                       seconds != nullptr ? seconds->as_integer() : std::nullopt,
+                       "output_expires_after", order.output_expires_s);
+  }
+  return {};
+}
+
+Response answer_upload(Core& core, const RoutedRequest& call) {
+  BatchService* service = service_of(core);
+  if (service == nullptr) return no_service();
+  const Result<std::vector<FormPart>> form = read_form(call.head.field("content-type"), call.body);
+  if (!form.ok()) return refuse_field("", form.error().message, "bad_request");
+  const auto part = [&](std::string_view name) -> const FormPart* {
+    for (const FormPart& one : *form)
+      if (one.name == name) return &one;
+    return nullptr;
+  };
+  const FormPart* purpose = part("purpose");
+  if (purpose == nullptr || purpose->content != "batch")
+    return refuse_field("purpose", "purpose must be batch: files are the input of batches here");
+  const FormPart* content = part("file");
+  if (content == nullptr || content->filename.empty())
+    return refuse_field("file", "file is missing: the part must have a file name");
+  StoredFile file{.id = "file-" + core.make_id(),
+                  .owner = owner_of(core, call.head),
+                  .filename = clean_name(content->filename),
+                  .purpose = "batch",
+                  .created_at = Core::unix_seconds()};
+  const FormPart* anchor = part("expires_after[anchor]");
+  const FormPart* seconds = part("expires_after[seconds]");
+  if (anchor != nullptr || seconds != nullptr) {
+    std::int64_t after_s = 0;
+    if (api::Refusal refused = read_expiry(
+            anchor != nullptr ? anchor->content : "",
+            seconds != nullptr ? parse_integer<std::int64_t>(seconds->content) : std::nullopt,
+            "expires_after", after_s))
+      return refuse(*std::move(refused));
+    file.expires_at = file.created_at + after_s;
+  }
+  const std::string id = file.id;
+  const std::string owner = file.owner;
+  if (const Status kept = service->files().add(std::move(file), content->content); !kept.ok())
+    return refuse(kept.error());
+  const std::optional<StoredFile> made = service->files().find(owner, id);
+  return made ? json_response(file_json(*made)) : not_found("file", id);
+}
+
+Response answer_files(Core& core, const RoutedRequest& call) {
+  BatchService* service = service_of(core);
+  if (service == nullptr) return no_service();
+  std::int64_t limit = kFilesListed;
+  if (!read_limit(call.head, kFilesListed, limit))
+    return refuse_field("limit", fmt::format("limit must be in 1..{}", kFilesListed));
+  std::vector<StoredFile> files = service->files().list(owner_of(core, call.head));
+  if (query_value(call.head, "order") == "asc") std::ranges::reverse(files);
+  const std::string purpose = query_value(call.head, "purpose");
+  std::vector<std::pair<std::string, std::string>> items;
+  for (const StoredFile& file : files)
+    if (purpose.empty() || file.purpose == purpose) items.emplace_back(file.id, file_json(file));
+  return list_page(items, query_value(call.head, "after"), limit);
+}
+
+Response answer_file(Core& core, const RoutedRequest& call) {
+  BatchService* service = service_of(core);
+  if (service == nullptr) return no_service();
+  const std::optional<StoredFile> file =
+      service->files().find(owner_of(core, call.head), call.rest);
+  return file ? json_response(file_json(*file)) : not_found("file", call.rest);
+}
+
+Response answer_file_content(Core& core, const RoutedRequest& call) {
+  BatchService* service = service_of(core);
+  if (service == nullptr) return no_service();
+  const std::optional<StoredFile> file =
+      service->files().find(owner_of(core, call.head), call.rest);
+  if (!file) return not_found("file", call.rest);
+  const auto body = std::make_shared<FileBody>();
+  body->file =
+      Descriptor(::open(service->files().content_path(file->id).c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  if (!body->file.is_open() || fstat(body->file.get(), &status) != 0)
+    return not_found("file", call.rest);
+  body->left = status.st_size;
+  Response response{.content_type = "application/octet-stream"};
+  response.file = body;
+  return response;
+}
+
+Response answer_delete_file(Core& core, const RoutedRequest& call) {
+  BatchService* service = service_of(core);
+  if (service == nullptr) return no_service();
+  const Status removed = service->remove_file(owner_of(core, call.head), call.rest);
+  if (!removed.ok()) return refuse(removed.error());
+  std::string out = R"({"id":)";
+  append_json_string(out, call.rest);
+  return json_response(out + R"(,"object":"file","deleted":true})");
+}
+
+Response answer_create_batch(Core& core, const RoutedRequest& call) {
+  BatchService* service = service_of(core);
+  if (service == nullptr) return no_service();
+  Json body;
+  if (api::Refusal refused = api::parse_body(call.body, reads_of_batches, body))
+    return refuse(*std::move(refused));
+  BatchOrder order{.owner = owner_of(core, call.head)};
+  if (api::Refusal refused = read_order(body, order)) return refuse(*std::move(refused));
+  const Result<BatchRecord> made = service->create(order);
+  return made.ok() ? json_response(batch_json(*made)) : refuse(made.error());
+}
+
+Response answer_batches(Core& core, const RoutedRequest& call) {
+  BatchService* service = service_of(core);
+  if (service == nullptr) return no_service();
+  std::int64_t limit = kBatchesListed;
+  if (!read_limit(call.head, kBatchesListedMax, limit))
+    return refuse_field("limit", fmt::format("limit must be in 1..{}", kBatchesListedMax));
+  std::vector<std::pair<std::string, std::string>> items;
+  for (const BatchRecord& record : service->records().list(owner_of(core, call.head)))
+    items.emplace_back(record.id, batch_json(record));
+  return list_page(items, query_value(call.head, "after"), limit);
+}
+
+Response answer_batch(Core& core, const RoutedRequest& call) {
+  BatchService* service = service_of(core);
+  if (service == nullptr) return no_service();
+  const std::optional<BatchRecord> record =
+      service->records().find(owner_of(core, call.head), call.rest);
+  return record ? json_response(batch_json(*record)) : not_found("batch", call.rest);
+}
+
+Response answer_cancel_batch(Core& core, const RoutedRequest& call) {
+  BatchService* service = service_of(core);
+  if (service == nullptr) return no_service();
+  const Result<BatchRecord> record = service->cancel(owner_of(core, call.head), call.rest);
+  return record.ok() ? json_response(batch_json(*record)) : refuse(record.error());
+}
+
+Route file_route(std::string_view method,
+                 std::string_view path,
+                 Response (*answer)(Core& core, const RoutedRequest& call),
+                 std::string_view about) {
+  Route route{.method = method, .path = path, .answer = answer, .about = about};
+  route.waits_for_disk = true;
+  return route;
+}
+
+}  // namespace
+
+std::vector<Route> file_routes() {
+  std::vector<Route> table{
+      file_route("POST", kFilesPath, answer_upload, "keeps a file, the input of a batch"),
+      file_route("GET", kFilesPath, answer_files, "the files of this key"),
+      file_route("GET", "/v1/files/*/content", answer_file_content, "its content"),
+      file_route("GET", "/v1/files/*", answer_file, "one of them"),
+      file_route("DELETE", "/v1/files/*", answer_delete_file, "deletes it"),
+      file_route("POST", "/v1/batches", answer_create_batch, "begins a batch"),
+      file_route("GET", "/v1/batches", answer_batches, "the batches of this key"),
+      file_route("GET", "/v1/batches/*", answer_batch, "one of them"),
+      file_route("POST", "/v1/batches/*/cancel", answer_cancel_batch, "ends it")};
+  table.front().takes_form = true;
+  return table;
+}
+
+}  // namespace koho::server

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/file_store.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "base/json_writer.h"
+#include "base/log.h"
+#include "base/mapped_file.h"
+#include "server/stored_json.h"
+
+namespace koho::server {
+namespace {
+
+constexpr std::size_t kFactsBytesMax = 64U << 10U;
+
+std::string facts_of(const StoredFile& file) {
+  std::string out = file_json(file);
+  out.pop_back();
+  append_text_member(out, "owner", file.owner);
+  return out + "}";
+}
+
+Result<StoredFile> read_facts(const std::filesystem::path& path) {
+  KOHO_TRY_ASSIGN(const std::string text, read_file(path, kFactsBytesMax));
+  KOHO_TRY_ASSIGN(const chat::Json json, chat::parse_json(text));
+  StoredFile file{.id = text_member(json, "id"),
+                  .owner = text_member(json, "owner"),
+                  .filename = text_member(json, "filename"),
+                  .purpose = text_member(json, "purpose"),
+                  .bytes = integer_member(json, "bytes"),
+                  .created_at = integer_member(json, "created_at"),
+                  .expires_at = integer_member(json, "expires_at")};
+  if (file.id != path.stem().string())
+    return make_error(ErrorCode::corrupt_data, "the file has the id \"{}\"", file.id);
+  return file;
+}
+
+}  // namespace
+
+std::string file_json(const StoredFile& file) {
+  std::string out = R"({"id":)";
+  append_json_string(out, file.id);
+  out += R"(,"object":"file","bytes":)";
+  append_json_integer(out, file.bytes);
+  append_time_member(out, "created_at", file.created_at);
+  append_time_member(out, "expires_at", file.expires_at);
+  out += R"(,"filename":)";
+  append_json_string(out, file.filename);
+  append_text_member(out, "purpose", file.purpose);
+  return out + R"(,"status":"processed"})";
+}
+
+Result<std::unique_ptr<FileStore>> FileStore::open(const std::filesystem::path& directory,
+                                                   std::int64_t bytes_max) {
+  std::error_code error;
+  std::filesystem::create_directories(directory / "files", error);
+  if (error)
+    return make_error(ErrorCode::io_error, "{} could not be created: {}", directory.string(),
+                      error.message());
+  // Prompts and answers: nobody else's business.
+  std::filesystem::permissions(directory, std::filesystem::perms::owner_all, error);
+  std::unique_ptr<FileStore> store(new FileStore(directory, bytes_max));
+  const std::filesystem::path lock = directory / "lock";
+  store->lock_ = Descriptor(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!store->lock_.is_open())
+    return make_error(ErrorCode::io_error, "{} could not be opened: {}", lock.string(),
+                      std::strerror(errno));
+  if (flock(store->lock_.get(), LOCK_EX | LOCK_NB) != 0)
+    return make_error(ErrorCode::unavailable, "{}: another server uses this directory",
+                      directory.string());
+  KOHO_TRY(store->read_table());
+  return store;
+}
+
+Status FileStore::read_table() {
+  std::error_code error;
+  std::vector<std::filesystem::path> stale;
+  for (const auto& entry : std::filesystem::directory_iterator(directory_ / "files", error)) {
+    const std::filesystem::path& path = entry.path();
+    if (path.extension() == ".part") stale.push_back(path);
+    if (path.extension() != ".json") continue;
+    Result<StoredFile> file = read_facts(path);
+    struct stat status {};
+    if (!file.ok() || stat(content_path(file->id).c_str(), &status) != 0) {
+      log::warning("{} is left out: {}", path.string(),
+                   file.ok() ? "its content is missing" : file.error().message);
+      continue;
+    }
+    file->bytes = status.st_size;
+    bytes_used_ += file->bytes;
+    files_.emplace(file->id, std::move(*file));
+  }
+  if (error)
+    return make_error(ErrorCode::io_error, "{} could not be read: {}", directory_.string(),
+                      error.message());
+  for (const std::filesystem::path& path : stale) std::filesystem::remove(path, error);
+  return {};
+}
+
+std::filesystem::path FileStore::content_path(std::string_view id) const {
+  return directory_ / "files" / id;
+}
+
+std::filesystem::path FileStore::facts_path(std::string_view id) const {
+  return directory_ / "files" / fmt::format("{}.json", id);
+}
+
+Status FileStore::keep(StoredFile file) {
+  KOHO_TRY(write_whole_file(facts_path(file.id), facts_of(file)));
+  const std::lock_guard lock(mutex_);
+  bytes_used_ += file.bytes;
+  files_.insert_or_assign(file.id, std::move(file));
+  return {};
+}
+
+Status FileStore::add(StoredFile file, std::string_view content) {
+  file.bytes = static_cast<std::int64_t>(content.size());
+  {
+    const std::lock_guard lock(mutex_);
+    const std::int64_t left = bytes_max_ - bytes_used_ - bytes_promised_;
+    if (file.bytes > left)
+      return make_error(ErrorCode::resource_exhausted,
+                        "the server keeps {} bytes of files, {} are left: delete some first",
+                        bytes_max_, std::max<std::int64_t>(left, 0));
+    bytes_promised_ += file.bytes;
+  }
+  const std::int64_t promised = file.bytes;
+  const std::filesystem::path path = content_path(file.id);
+  Status done = write_whole_file(path, content);
+  if (done.ok()) done = keep(std::move(file));
+  if (!done.ok()) ::unlink(path.c_str());
+  const std::lock_guard lock(mutex_);
+  bytes_promised_ -= promised;
+  return done;
+}
+
+Status FileStore::take_over(StoredFile file, const std::filesystem::path& content) {
+  const std::filesystem::path path = content_path(file.id);
+  const bool moved = ::rename(content.c_str(), path.c_str()) == 0;
+  struct stat status {};
+  if ((!moved && errno != ENOENT) || stat(path.c_str(), &status) != 0)
+    return make_error(ErrorCode::io_error, "{} could not be renamed: {}", content.string(),
+                      std::strerror(errno));
+  file.bytes = status.st_size;
+  return keep(std::move(file));
+}
+
+std::optional<StoredFile> FileStore::find(std::string_view owner, std::string_view id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = files_.find(id);
+  if (found == files_.end() || found->second.owner != owner) return std::nullopt;
+  return found->second;
+}
+
+std::vector<StoredFile> FileStore::list(std::string_view owner) const {
+  std::vector<StoredFile> files;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, file] : files_)
+      if (file.owner == owner) files.push_back(file);
+  }
+  std::ranges::sort(files, [](const StoredFile& a, const StoredFile& b) {
+    return a.created_at != b.created_at ? a.created_at > b.created_at : a.id > b.id;
+  });
+  return files;
+}
+
+bool FileStore::remove(std::string_view owner, std::string_view id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = files_.find(id);
+  if (found == files_.end() || found->second.owner != owner) return false;
+  // The facts first: content without facts is no file.
+  ::unlink(facts_path(id).c_str());
+  ::unlink(content_path(id).c_str());
+  bytes_used_ -= found->second.bytes;
+  files_.erase(found);
+  return true;
+}
+
+void FileStore::remove_expired(std::int64_t now_s) {
+  std::vector<StoredFile> expired;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, file] : files_)
+      if (file.expires_at > 0 && file.expires_at <= now_s) expired.push_back(file);
+  }
+  for (const StoredFile& file : expired) remove(file.owner, file.id);
+}
+
+std::int64_t FileStore::bytes_used() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_used_;
+}
+
+}  // namespace koho::server

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+// /v1/files and /v1/batches: what clients see, what a restart keeps, whose files are whose.
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "client.h"
+#include "server/multipart.h"
+#include "tests/support/temporary_directory.h"
+#include "tiny_server.h"
+
+namespace koho::server {
+namespace {
+
+using chat::Json;
+using koho::testing::TemporaryDirectory;
+
+constexpr std::string_view kBoundary = "koho-boundary";
+
+std::string part(std::string_view name, std::string_view content, std::string_view filename = {}) {
+  std::string out = "--" + std::string(kBoundary) + "\r\nContent-Disposition: form-data; name=\"" +
+                    std::string(name) + '"';
+  if (!filename.empty()) out += "; filename=\"" + std::string(filename) + '"';
+  return out + "\r\n\r\n" + std::string(content) + "\r\n";
+}
+
+/// One request with any method and body; `key` is an API key or "".
+Reply call(std::uint16_t port,
+           const std::string& method,
+           const std::string& path,
+           const std::string& key = {},
+           const std::string& body = {},
+           const std::string& type = "application/json") {
+  Client client(port);
+  std::string request = method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n";
+  if (!key.empty()) request += "Authorization: Bearer " + key + "\r\n";
+  if (!body.empty())
+    request +=
+        "Content-Type: " + type + "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n";
+  client.send(request + "\r\n" + body);
+  return client.read_reply().value_or(Reply{});
+}
+
+Reply upload(std::uint16_t port,
+             const std::string& content,
+             const std::string& key = {},
+             const std::string& purpose = "batch") {
+  const std::string body = part("purpose", purpose) + part("file", content, "dir/in.jsonl") + "--" +
+                           std::string(kBoundary) + "--\r\n";
+  return call(port, "POST", "/v1/files", key, body,
+              "multipart/form-data; boundary=" + std::string(kBoundary));
+}
+
+std::string line(const std::string& custom_id, int tokens, const std::string& more = {}) {
+  return R"({"custom_id":")" + custom_id +
+         R"(","method":"POST","url":"/v1/completions","body":{"prompt":"Once upon )" + custom_id +
+         R"(","temperature":0,"ignore_eos":true,"max_tokens":)" + std::to_string(tokens) + more +
+         "}}\n";
+}
+
+std::string lines(int count, int tokens) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += line("r" + std::to_string(i), tokens);
+  return all;
+}
+
+Json create(std::uint16_t port,
+            const std::string& content,
+            const std::string& key = {},
+            const std::string& window = "24h") {
+  const Reply file = upload(port, content, key);
+  EXPECT_EQ(file.status, 200) << file.body;
+  const Reply made = call(port, "POST", "/v1/batches", key,
+                          R"({"endpoint":"/v1/completions","completion_window":")" + window +
+                              R"(","metadata":{"name":"a \"b\""},"input_file_id":")" +
+                              text_at(file.json(), "id") + "\"}");
+  EXPECT_EQ(made.status, 200) << made.body;
+  return made.json();
+}
+
+/// The batch once `done` says so of its status.
+Json wait_for(std::uint16_t port,
+              const std::string& id,
+              const std::function<bool(const Json& batch)>& done,
+              const std::string& key = {}) {
+  Json batch;
+  for (int i = 0; i < 3000; ++i) {
+    batch = call(port, "GET", "/v1/batches/" + id, key).json();
+    if (done(batch)) return batch;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  ADD_FAILURE() << chat::dump_json(batch);
+  return batch;
+}
+
+bool is_over(const Json& batch) {
+  const std::set<std::string> over{"completed", "failed", "expired", "cancelled"};
+  return over.contains(text_at(batch, "status"));
+}
+
+/// The lines of a file by custom_id; each id stands there once.
+std::map<std::string, Json> read_lines(std::uint16_t port,
+                                       const std::string& id,
+                                       const std::string& key = {}) {
+  std::map<std::string, Json> found;
+  if (id == "null") return found;
+  const std::string text = call(port, "GET", "/v1/files/" + id + "/content", key).body;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin);
+    const Result<Json> json = chat::parse_json(std::string_view(text).substr(begin, end - begin));
+    EXPECT_TRUE(json.ok()) << text.substr(begin, 200);
+    if (!json.ok()) break;
+    EXPECT_TRUE(found.emplace(text_at(*json, "custom_id"), *json).second);
+    begin = end + 1;
+  }
+  return found;
+}
+
+class Batches : public ::testing::Test {
+ protected:
+  std::unique_ptr<TinyServer> start(const std::function<void(ServerSettings&)>& change = {},
+                                    Runtime& runtime = tiny_runtime()) const {
+    return std::make_unique<TinyServer>(
+        [&](ServerSettings& settings) {
+          settings.files_dir = directory_.path();
+          if (change) change(settings);
+        },
+        runtime);
+  }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(Batches, KeepsFilesUntilTheyAreDeleted) {
+  const std::string content = lines(3, 2) + std::string(300'000, ' ') + "\n";
+  std::string id;
+  {
+    const auto server = start();
+    const Reply made = upload(server->port(), content);
+    ASSERT_EQ(made.status, 200) << made.body;
+    id = text_at(made.json(), "id");
+    EXPECT_EQ(text_at(made.json(), "object"), "file");
+    EXPECT_EQ(text_at(made.json(), "filename"), "in.jsonl") << "without its path";
+    EXPECT_EQ(text_at(made.json(), "bytes"), std::to_string(content.size()));
+    EXPECT_EQ(upload(server->port(), "x", "", "fine-tune").status, 400);
+  }
+  const auto server = start();
+  const Reply got = call(server->port(), "GET", "/v1/files/" + id);
+  EXPECT_EQ(got.status, 200) << "it survives the server";
+  EXPECT_EQ(call(server->port(), "GET", "/v1/files/" + id + "/content").body, content);
+  const Json list = call(server->port(), "GET", "/v1/files?purpose=batch&limit=1").json();
+  EXPECT_EQ(text_at(list, "data.0.id"), id);
+  EXPECT_EQ(text_at(list, "has_more"), "false");
+  EXPECT_EQ(call(server->port(), "GET", "/v1/files/../lock/content").status, 404);
+  EXPECT_EQ(call(server->port(), "GET", "/v1/files?limit=0").status, 400);
+  EXPECT_EQ(text_at(call(server->port(), "DELETE", "/v1/files/" + id).json(), "deleted"), "true");
+  EXPECT_EQ(call(server->port(), "GET", "/v1/files/" + id).status, 404);
+  EXPECT_EQ(call(server->port(), "DELETE", "/v1/files/" + id).status, 404);
+}
+
+TEST_F(Batches, BoundsWhatItKeeps) {
+  const auto server = start([](ServerSettings& settings) {
+    settings.files_bytes_max = 1000;
+    settings.http.upload_bytes = 4000;
+  });
+  const Reply first = upload(server->port(), std::string(900, 'x'));
+  EXPECT_EQ(first.status, 200) << first.body;
+  EXPECT_EQ(upload(server->port(), std::string(101, 'x')).status, 429);
+  EXPECT_EQ(upload(server->port(), std::string(5000, 'x')).status, 413);
+  call(server->port(), "DELETE", "/v1/files/" + text_at(first.json(), "id"));
+  EXPECT_EQ(upload(server->port(), std::string(101, 'x')).status, 200);
+}
+
+TEST_F(Batches, AServerWithoutADirectorySaysSo) {
+  const Reply reply = call(shared_server().port(), "GET", "/v1/files");
+  EXPECT_EQ(reply.status, 404);
+  EXPECT_NE(reply.body.find("--files-dir"), std::string::npos);
+}
+
+TEST_F(Batches, AnswersEveryLine) {
+  const auto server = start();
+  const Json made =
+      create(server->port(), lines(12, 3) + "\n" + line("wrong", 3, R"(,"top_p":9)") +
+                                 line("stream", 3, R"(,"stream":true)") + line("last", 1));
+  EXPECT_EQ(text_at(made, "object"), "batch");
+  EXPECT_EQ(text_at(made, "metadata.name"), "a \"b\"");
+  const Json batch = wait_for(server->port(), text_at(made, "id"), is_over);
+  EXPECT_EQ(text_at(batch, "status"), "completed");
+  EXPECT_EQ(text_at(batch, "request_counts.total"), "15");
+  EXPECT_EQ(text_at(batch, "request_counts.completed"), "13");
+  EXPECT_EQ(text_at(batch, "request_counts.failed"), "2");
+  for (const char* time : {"in_progress_at", "finalizing_at", "completed_at", "expires_at"})
+    EXPECT_GT(std::stoll(text_at(batch, time)), 1'000'000'000) << time;
+  const auto answers = read_lines(server->port(), text_at(batch, "output_file_id"));
+  EXPECT_EQ(answers.size(), 13U);
+  const Json& last = answers.at("last");
+  EXPECT_EQ(text_at(last, "response.status_code"), "200");
+  EXPECT_EQ(text_at(last, "response.body.usage.completion_tokens"), "1");
+  const Reply direct = post(server->port(), "/v1/completions",
+                            R"({"prompt":"Once upon r4","temperature":0,"ignore_eos":true,)"
+                            R"("max_tokens":3})");
+  EXPECT_EQ(text_at(answers.at("r4"), "response.body.choices.0.text"),
+            text_at(direct.json(), "choices.0.text"));
+  const auto errors = read_lines(server->port(), text_at(batch, "error_file_id"));
+  ASSERT_EQ(errors.size(), 2U);
+  EXPECT_EQ(text_at(errors.at("wrong"), "response.body.error.param"), "top_p");
+  EXPECT_EQ(text_at(errors.at("stream"), "response.body.error.param"), "stream");
+  const Json list = call(server->port(), "GET", "/v1/batches").json();
+  EXPECT_EQ(text_at(list, "data.0.id"), text_at(batch, "id"));
+  EXPECT_TRUE(server->becomes_idle());
+}
+
+TEST_F(Batches, ABadFileFailsBeforeARequestRuns) {
+  const auto server = start();
+  const Json made = create(
+      server->port(), line("a", 1) + "torn {\n" + line("a", 1) +
+                          R"({"custom_id":"u","method":"POST","url":"/v1/responses","body":{}})"
+                          "\n");
+  const Json batch = wait_for(server->port(), text_at(made, "id"), is_over);
+  EXPECT_EQ(text_at(batch, "status"), "failed");
+  EXPECT_EQ(text_at(batch, "errors.object"), "list");
+  const std::vector<std::string> names_of_faults{"invalid_json_line", "duplicate_custom_id",
+                                                 "mismatched_url"};
+  for (std::size_t i = 0; i < names_of_faults.size(); ++i) {
+    EXPECT_EQ(text_at(batch, "errors.data." + std::to_string(i) + ".code"), names_of_faults[i]);
+    EXPECT_EQ(text_at(batch, "errors.data." + std::to_string(i) + ".line"), std::to_string(i + 2));
+  }
+  EXPECT_EQ(text_at(batch, "output_file_id"), "null");
+  const Json empty = create(server->port(), "\n");
+  EXPECT_EQ(text_at(wait_for(server->port(), text_at(empty, "id"), is_over), "errors.data.0.code"),
+            "empty_file");
+  EXPECT_EQ(call(server->port(), "POST", "/v1/batches", "",
+                 R"({"endpoint":"/v1/completions","completion_window":"24h",)"
+                 R"("input_file_id":"file-none"})")
+                .status,
+            404);
+}
+
+TEST_F(Batches, CancelsAndExpiresWithWhatIsDone) {
+  const auto server = start();
+  const Json made = create(server->port(), lines(60, 60));
+  const std::string id = text_at(made, "id");
+  wait_for(server->port(), id,
+           [](const Json& batch) { return text_at(batch, "request_counts.completed") != "0"; });
+  const Json during =
+      call(server->port(), "DELETE", "/v1/files/" + text_at(made, "input_file_id")).json();
+  EXPECT_NE(text_at(during, "error.message").find("reads this file"), std::string::npos);
+  EXPECT_EQ(call(server->port(), "POST", "/v1/batches/" + id + "/cancel").status, 200);
+  const Json batch = wait_for(server->port(), id, is_over);
+  EXPECT_EQ(text_at(batch, "status"), "cancelled");
+  const auto answers = read_lines(server->port(), text_at(batch, "output_file_id"));
+  const auto errors = read_lines(server->port(), text_at(batch, "error_file_id"));
+  EXPECT_EQ(answers.size() + errors.size(), 60U);
+  ASSERT_FALSE(errors.empty());
+  EXPECT_EQ(text_at(errors.begin()->second, "error.code"), "batch_cancelled");
+  EXPECT_EQ(call(server->port(), "POST", "/v1/batches/" + id + "/cancel").status, 400);
+
+  const Json late = create(server->port(), lines(200, 200), "", "1s");
+  const Json expired = wait_for(server->port(), text_at(late, "id"), is_over);
+  EXPECT_EQ(text_at(expired, "status"), "expired");
+  const auto unanswered = read_lines(server->port(), text_at(expired, "error_file_id"));
+  ASSERT_FALSE(unanswered.empty());
+  EXPECT_EQ(text_at(unanswered.begin()->second, "error.code"), "batch_expired");
+  EXPECT_TRUE(server->becomes_idle());
+}
+
+TEST_F(Batches, GoOnInTheNextServer) {
+  std::string id;
+  {
+    const auto server = start();
+    id = text_at(create(server->port(), lines(40, 40) + line("wrong", 3, R"(,"top_p":9)")), "id");
+    wait_for(server->port(), id,
+             [](const Json& batch) { return text_at(batch, "request_counts.completed") != "0"; });
+  }
+  const auto server = start();
+  const Json batch = wait_for(server->port(), id, is_over);
+  EXPECT_EQ(text_at(batch, "status"), "completed");
+  EXPECT_EQ(text_at(batch, "request_counts.completed"), "40");
+  EXPECT_EQ(text_at(batch, "request_counts.failed"), "1");
+  EXPECT_EQ(read_lines(server->port(), text_at(batch, "output_file_id")).size(), 40U);
+  EXPECT_EQ(read_lines(server->port(), text_at(batch, "error_file_id")).size(), 1U);
+}
+
+TEST_F(Batches, BelongToTheirKeyAndItsLimits) {
+  const auto server = start([](ServerSettings& settings) {
+    settings.api_keys = {ApiKeySettings("sk-a"), ApiKeySettings("sk-b")};
+    settings.api_keys[0].requests_at_once = 2;
+  });
+  EXPECT_EQ(call(server->port(), "GET", "/v1/files").status, 401);
+  const Json made = create(server->port(), lines(6, 4), "sk-a");
+  const std::string id = text_at(made, "id");
+  const std::string input = text_at(made, "input_file_id");
+  EXPECT_EQ(call(server->port(), "GET", "/v1/batches/" + id, "sk-b").status, 404);
+  EXPECT_EQ(call(server->port(), "POST", "/v1/batches/" + id + "/cancel", "sk-b").status, 404);
+  EXPECT_EQ(call(server->port(), "GET", "/v1/files/" + input, "sk-b").status, 404);
+  EXPECT_EQ(call(server->port(), "GET", "/v1/files/" + input + "/content", "sk-b").status, 404);
+  EXPECT_EQ(call(server->port(), "DELETE", "/v1/files/" + input, "sk-b").status, 404);
+  EXPECT_EQ(text_at(call(server->port(), "GET", "/v1/files", "sk-b").json(), "data"), "[]");
+  EXPECT_EQ(call(server->port(), "POST", "/v1/batches", "sk-b",
+                 R"({"endpoint":"/v1/completions","completion_window":"24h","input_file_id":")" +
+                     input + "\"}")
+                .status,
+            404);
+  const Json batch = wait_for(server->port(), id, is_over, "sk-a");
+  EXPECT_EQ(text_at(batch, "request_counts.completed"), "6") << chat::dump_json(batch);
+  const std::string output = text_at(batch, "output_file_id");
+  EXPECT_EQ(call(server->port(), "GET", "/v1/files/" + output + "/content", "sk-b").status, 404);
+  const auto keys = server->server().core().api_keys();
+  EXPECT_EQ(keys->find("sk-a")->usage().requests, 6U);
+  EXPECT_EQ(keys->find("sk-a")->usage().generated_tokens, 24U);
+}
+
+TEST_F(Batches, AKeyAtItsLimitDelaysLinesAndLosesNone) {
+  const auto server = start([](ServerSettings& settings) {
+    settings.api_keys = {ApiKeySettings("sk-a")};
+    settings.api_keys[0].requests_per_minute = 240;  // one more every 250 ms
+  });
+  const auto key = server->server().core().api_keys()->find("sk-a");
+  for (int i = 0; i < 238; ++i) {
+    EXPECT_FALSE(key->begin(server->server().core().clock().now_us()));
+    key->end();
+  }
+  const Json made = create(server->port(), lines(5, 1), "sk-a");
+  const Json batch = wait_for(server->port(), text_at(made, "id"), is_over, "sk-a");
+  EXPECT_EQ(text_at(batch, "request_counts.completed"), "5");
+  EXPECT_EQ(text_at(batch, "request_counts.failed"), "0");
+}
+
+TEST_F(Batches, GiveWayToRequestsThatClientsWaitFor) {
+  const std::unique_ptr<Runtime> runtime = start_tiny_runtime({.threads = 1, .sequences = 2});
+  const auto server = start({}, *runtime);
+  const std::string id = text_at(create(server->port(), lines(3, 500)), "id");
+  wait_for(server->port(), id,
+           [&](const Json&) { return server->serving().engine.statistics().running > 0; });
+  // Two requests fill the server: the batch's one is taken back until they are answered.
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 2; ++i)
+    clients.emplace_back([&] {
+      const Reply reply = post(server->port(), "/v1/completions",
+                               R"({"prompt":"Two","max_tokens":60,"ignore_eos":true})");
+      EXPECT_EQ(reply.status, 200) << reply.body;
+    });
+  for (std::thread& client : clients) client.join();
+  EXPECT_FALSE(is_over(call(server->port(), "GET", "/v1/batches/" + id).json()));
+  EXPECT_GT(server->serving().engine.statistics().requests_cancelled, 0U);
+  const Json batch = wait_for(server->port(), id, is_over);
+  EXPECT_EQ(text_at(batch, "request_counts.completed"), "3");
+  const auto answers = read_lines(server->port(), text_at(batch, "output_file_id"));
+  ASSERT_EQ(answers.size(), 3U);
+  for (const auto& [name, answer] : answers)
+    EXPECT_EQ(text_at(answer, "response.body.usage.completion_tokens"), "500") << name;
+  EXPECT_TRUE(server->becomes_idle());
+}
+
+TEST(Multipart, ReadsWhatClientsSendAndRefusesTheRest) {
+  const std::string good = "preamble\r\n" + part("purpose", "batch") +
+                           part("file", "a\r\n--other\r\nb", "x \\\"y\\\".jsonl") + "--" +
+                           std::string(kBoundary) + "--";
+  const auto form = read_form("multipart/form-data; boundary=\"koho-boundary\"", good);
+  ASSERT_TRUE(form.ok()) << form.error().message;
+  ASSERT_EQ(form->size(), 2U);
+  EXPECT_EQ((*form)[0].content, "batch");
+  EXPECT_EQ((*form)[1].filename, "x \"y\".jsonl");
+  EXPECT_EQ((*form)[1].content, "a\r\n--other\r\nb");
+  EXPECT_FALSE(read_form("multipart/form-data", good).ok());
+  // Every beginning of it ends without a crash, and is refused.
+  for (std::size_t bytes = 0; bytes < good.size(); ++bytes)
+    EXPECT_FALSE(
+        read_form("multipart/form-data; boundary=koho-boundary", good.substr(0, bytes)).ok())
+        << bytes;
+}
+
+}  // namespace
+}  // namespace koho::server
