@@ -24,7 +24,7 @@ struct ServeOptions {
   std::string directory;  // where it is
   std::vector<std::string> names;
   std::string device = "auto";
-  RuntimeOptions runtime;  // serve() sets runtime.device.kind from `device`
+  RuntimeOptions runtime{.experts = {}};  // serve() sets runtime.device.kind from `device`
   bool random_weights = false;
   // Other engines' names of --experts and --attention; read_serve_options() sets `runtime` from
   // them.

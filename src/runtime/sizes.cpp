@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/arithmetic.h"
+#include "base/check.h"
 #include "model/kv_cache.h"
 
 namespace koho {
@@ -58,7 +59,8 @@ std::int64_t page_bytes(const ModelConfig& config, const RuntimeOptions& options
 }  // namespace
 
 Shard shard_of(const RuntimeOptions& options) {
-  return {.ranks = options.ranks, .experts = options.experts, .attention = options.attention};
+  KOHO_CHECK(options.experts.has_value());
+  return {.ranks = options.ranks, .experts = *options.experts, .attention = options.attention};
 }
 
 Result<std::vector<RankMemory>> open_devices(const RuntimeOptions& options) {

@@ -52,7 +52,7 @@ RuntimeSizes decide_sizes(const ModelConfig& config,
                           const RuntimeOptions& options,
                           const CacheMemory& memory);
 
-/// How the options cut the model over ranks.
+/// How the options cut the model over ranks. Requires: they say how the experts are cut.
 Shard shard_of(const RuntimeOptions& options);
 
 }  // namespace koho
