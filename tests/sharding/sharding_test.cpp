@@ -27,6 +27,7 @@
 #include "tests/sharding/rank_group.h"
 #include "tests/support/random_checkpoint.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/test_devices.h"
 
 namespace koho::testing {
 namespace {
@@ -214,6 +215,7 @@ double distance_without_partial_sum(const Subject& subject, const Shard& shard, 
 }
 
 TEST(Sharding, OneLostPartialSumBreaksTheRule) {
+  if (names_gpus()) GTEST_SKIP() << "loses parts in the host's memory";
   const std::unique_ptr<Subject> subject = make_subject("cut_by_eight");
   for (const ExpertLayout experts :
        {ExpertLayout::expert_parallel, ExpertLayout::tensor_parallel}) {
