@@ -12,8 +12,8 @@ namespace koho {
 namespace {
 
 /// Up to how many sequences a decode step is faster with sliced experts, the wait for the slowest
-/// rank counted. 8: the most that was measured (docs/performance.md). 4: from the layer alone, at 64
-/// sequences 214 us and 211 on the average rank, whose slowest has 3 % more; at 128 238 and 233.
+/// rank counted. 8: the most that was measured (docs/performance.md). 4: from the layer alone, at
+/// 64 sequences 214 us and 211 on the average rank, whose slowest has 3 % more; at 128 238 and 233.
 /// tests/result_tables_test.py holds this beside the ranks' recorded steps.
 struct SlicedUpTo {
   std::int64_t ranks;
