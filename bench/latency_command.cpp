@@ -24,6 +24,7 @@
 #include "comm/loopback_rank.h"
 #include "comm/one_rank.h"
 #include "comm/thread_rendezvous.h"
+#include "model/choose_experts.h"
 #include "worker/device.h"
 
 namespace koho::app {
@@ -165,16 +166,26 @@ Result<std::string> measure_all(const LatencyOptions& options,
 }
 
 /// Checks the flags of ranks and completes the settings.
-Status complete(LatencyOptions& options, const ModelConfig& config) {
+Status complete(LatencyOptions& options, const SelectedModel& selected) {
   bench::LatencySettings& steps = options.steps;
   steps.kv_dtype = options.kv_dtype == "fp8" ? DType::f8_e4m3 : DType::bf16;
   steps.classes = !options.no_classes;
   steps.shard.ranks = options.ranks();
-  steps.shard.experts = options.cut.experts == "whole" ? ExpertLayout::expert_parallel
-                                                       : ExpertLayout::tensor_parallel;
+  if (const auto experts = expert_layout(options.cut.experts)) {
+    steps.shard.experts = *experts;
+  } else {
+    const ExpertsChoice choice =
+        choose_experts(selected.config, selected.sources(), steps.shard,
+                       *std::max_element(steps.batches.begin(), steps.batches.end()),
+                       selected.device.kind == DeviceKind::cuda);
+    steps.shard.experts = choice.layout;
+    options.cut.experts = experts_name(choice.layout);
+    if (options.ranks() > 1)
+      std::cout << fmt::format("experts are {}: {}\n", options.cut.experts, choice.reason);
+  }
   steps.shard.rank = std::max<std::int64_t>(options.rank, 0);
   steps.random_tokens = options.alone();
-  return check_shard(config, steps.shard);
+  return check_shard(selected.config, steps.shard);
 }
 
 /// How the file says what the steps were, beside the command.
@@ -195,7 +206,7 @@ Status run(LatencyOptions options) {
   KOHO_TRY_ASSIGN(SelectedModel selected, load_selected_model(options.selected));
   selected.device.devices = options.cut.devices;
   KOHO_TRY_ASSIGN(selected.device.collectives, choose_collectives(options.cut.collectives));
-  KOHO_TRY(complete(options, selected.config));
+  KOHO_TRY(complete(options, selected));
   const bench::LatencyConditions conditions{.config = selected.config,
                                             .shard = options.steps.shard,
                                             .alone = options.alone(),

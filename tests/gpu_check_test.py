@@ -59,9 +59,10 @@ class GpuCheck(unittest.TestCase):
                 self.assertEqual(len({step.name for step in steps}), len(steps))
                 self.assertTrue(all(step.limit <= 540 for step in steps))  # one piece holds it
             names = {step.name for step in shared}
-            self.assertTrue({"ranks: collectives", "ranks: greedy ids", "ranks: workers ended"} <= names)
-            self.assertFalse([name for name in names if re.search("times|server|loading|prompt", name)])
-            self.assertTrue(all(step.record is None for step in shared))
+            self.assertTrue({"ranks: collectives", "ranks: greedy ids", "ranks: workers broken", "ranks: goldens"} <= names)
+            self.assertFalse([name for name in names if re.search("ranks: .*(times|server|loading|prompt)", name)])
+            self.assertEqual({step.name for step in shared if step.record}, {f"one rank of {gpus}: loading"} & names)
+            self.assertEqual({step.name for step in shared if step.name.startswith("one rank")} == set(), gpus == 2)
             command = " ".join(next(step for step in alone if step.name == "ranks: steps, sliced").command)
             self.assertIn(f"--ranks {gpus} --devices {','.join(map(str, range(gpus)))} --experts sliced", command)
 
@@ -97,7 +98,18 @@ class GpuCheck(unittest.TestCase):
             ran = subprocess.run([*command, "--shared-gpu", "--only", "communicators"], env=env, capture_output=True, text=True, check=False)
             self.assertEqual(ran.returncode, 1, ran.stderr)
             steps = json.loads((folder / "out" / "results.json").read_text())["steps"]
-            self.assertEqual({step["step"] for step in steps}, {"ranks: communicators", "ranks: communicators of processes"})
+            self.assertEqual({step["step"] for step in steps}, {"ranks: communicators", "ranks: communicators, 10^5 collectives",
+                                                                "ranks: communicators of processes, 300 rounds"})
+            shape = json.loads((folder / "out" / "glm-4.7" / "config.json").read_text())
+            self.assertEqual(shape["num_hidden_layers"], gpu_check_ranks.layers_that_fit(4, 143771 << 20))
+
+    def test_a_list_says_about_how_long_everything_takes(self):
+        ran = subprocess.run([sys.executable, ROOT / "tools" / "gpu_check.py", "--list", "--gpus", "2", "--device", "cpu"],
+                             capture_output=True, text=True, check=False)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        seconds = [int(re.search(r", about +(\d+) s", line)[1]) for line in ran.stdout.splitlines()]
+        self.assertIn(f"{len(seconds)} steps, about {sum(seconds) / 60:.0f} minutes", ran.stderr)
+        self.assertNotIn("cuda", ran.stdout)
 
     def test_times_and_loads_become_rows(self):
         line = ('{"ranks":4,"gpus":4,"as":"threads","part":"times","rows":16,"width":5120,"fused_one_us":4.50,"fused_two_us":5.00,'
@@ -106,7 +118,9 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual([(row["form"], row["us"]) for row in rows], [("one-shot", 3.8), ("two-shot", 4.2), ("one-shot, with norm", 4.5),
                                                                       ("two-shot, with norm", 5.0)])
         self.assertEqual(rows[0]["shape"], {"ranks": 4, "tokens": 16, "hidden": 5120})
-        [load] = gpu_check_ranks.loading_rows(["weights of rank 3: 45.4 GB on the device after 1.73 s, 26.2 GB/s, 14 threads", "weights: x"])
+        load, ready = gpu_check_ranks.loading_rows(["weights of rank 3: 45.4 GB on the device after 1.73 s, 26.2 GB/s, 14 threads", "weights: x",
+                                                    "NVIDIA H200, start 1.8 s, 48.10 GB held, 90.00 GB free"])
+        self.assertEqual(ready, {"op": "ready", "us": 1_800_000})
         self.assertEqual((load["rank"], load["bytes"], load["us"], load["gb_per_s"]), (3, 45_400_000_000, 1_730_000, 26.2))
 
     def test_an_end_from_outside_ends_the_running_step(self):

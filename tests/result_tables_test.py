@@ -4,6 +4,7 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -124,6 +125,24 @@ class Kept(unittest.TestCase):
         before = plot_steps.draw(latency, peer)
         table_definitions.steps_of(latency)[1]["us"] += 1000.0
         self.assertNotEqual(plot_steps.draw(latency, peer), before)
+
+
+class ExpertsChoice(unittest.TestCase):
+    def test_the_cut_of_the_experts_is_the_faster_one_of_the_recorded_steps(self):
+        """Of each number of ranks with both cuts recorded: sliced up to what choose_experts.cpp says, whole beyond."""
+        source = (ROOT / "src" / "model" / "choose_experts.cpp").read_text()
+        limits = {int(ranks): int(count) for ranks, count in re.findall(r"SlicedUpTo\{\.ranks = (\d+), \.sequences = (\d+)\}", source)}
+        self.assertEqual(set(limits), {4, 8})
+        recorded = result_file.newest()
+        steps = table_definitions.rank_steps([recorded[key] for key in table_definitions.RANK_FILES if key in recorded])
+        compared = 0
+        for (ranks, gpu), cuts in steps.items():
+            for kind, count in cuts["whole"]:
+                if kind == "decode" and (kind, count) in cuts["sliced"]:
+                    whole, sliced = (table_definitions.alone_us(cuts[cut][kind, count]) for cut in ("whole", "sliced"))
+                    self.assertEqual(sliced < whole, count <= limits[ranks], f"{ranks} ranks, {gpu}, {count} sequences")
+                    compared += 1
+        self.assertGreaterEqual(compared, 4)
 
 
 if __name__ == "__main__":

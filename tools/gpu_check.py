@@ -5,13 +5,14 @@ after a change of src/cuda, and before believing a number. Correctness comes fir
 limit is recorded and the next one runs. Standard library only.
 
     tools/gpu_check.py --out results              everything
-    tools/gpu_check.py --out results --list       the steps, their limits and commands
+    tools/gpu_check.py --out results --list       the steps, their limits, what they take about, and commands
     tools/gpu_check.py --out results --only ops --only golden --no-build
     tools/gpu_check.py --out results --minutes 9  no step begins that would not end by then
     tools/gpu_check.py --out results --steps sanitize   compute-sanitizer on small shapes: not among the usual steps
     tools/gpu_check.py --out results --gpus 8     a replica of 8 ranks: collectives, steps, prompts, the server, loading, kills;
                                                   in pieces of nine minutes: the same command goes on where the last one ended
-    tools/gpu_check.py --out results --gpus 4 --shared-gpu   four ranks on one GPU: the same without times
+    tools/gpu_check.py --out results --gpus 4 --shared-gpu   four ranks on one GPU: only what one rank alone takes is timed
+    tools/gpu_check.py --out results --gpus 2 --device cpu   two ranks on the CPU: what of it runs there
 
 `results` gets report.txt (a line a step, then what the steps say of themselves), results.json (the same for programs),
 log.txt (all output) and the tables that the benchmarks write. Exit code 1 if a step failed, else 3 if one had no time or memory.
@@ -41,18 +42,18 @@ AIR_BYTES = {"each layer": 2.36e9, "all": 2.6e9, "beside": 22e9}  # FP8 weights;
 # Built first, so that the GPU has work while the rest is compiled.
 KERNEL_TARGETS = ["cuda_op_test", "self_test_test"]
 OTHER_TARGETS = ["cuda_golden_test", "cuda_worker_test", "cuda_engine_test", "gemm_bench", "koho", "engine_so",
-                 "capi_engine_test"]
+                 "capi_engine_test", "worker_fault_cuda"]
 
 
 class Step:
     """One command. `kept` are patterns of the lines that the report repeats; `record` is a file and what makes its rows
-    of those lines, for programs that write none."""
+    of those lines, for programs that write none; `usual` is about how many seconds it takes."""
 
     def __init__(self, name, command, limit, kept=(), env=None, group="usual", needs_all=True, memory=0.0, record=None,
-                 modules=()):
+                 modules=(), usual=60):
         self.name, self.command, self.limit, self.kept = name, [str(part) for part in command], limit, kept
         self.env, self.group, self.needs_all, self.memory, self.record = env or {}, group, needs_all, memory, record
-        self.modules = modules
+        self.modules, self.usual = modules, usual
 
 
 def few_gpus(options):
@@ -69,6 +70,10 @@ def output_of(command):
         return ""
 
 
+def commit_here():
+    return output_of(["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]) or None
+
+
 def machine():
     """What is under test; None without a GPU."""
     line = output_of(["nvidia-smi", "--query-gpu=name,compute_cap,memory.total,driver_version",
@@ -80,8 +85,21 @@ def machine():
     version = re.search(r"release [\d.]+, V([\d.]+)", output_of([compiler, "--version"])) if compiler else None
     return {"gpu": name, "capability": capability, "memory_bytes": int(memory) << 20, "driver": driver, "nvcc": compiler,
             "cuda": version.group(1) if version else None, "cores": os.cpu_count(),
-            "commit": output_of(["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]) or None,
-            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
+            "commit": commit_here(), "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
+
+
+def cpu_machine():
+    """The same of a machine whose CPU alone is used."""
+    return {"gpu": "CPU", "memory_bytes": host_memory_bytes(), "driver": None, "nvcc": None, "cuda": None, "cores": os.cpu_count(),
+            "commit": commit_here(), "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")}
+
+
+def write_shape(folder, gpus, memory_bytes):
+    """GLM-4.7's config with as many layers as so many GPUs hold, for servers with random weights."""
+    config = json.loads((ROOT / gpu_check_ranks.CONFIG).read_text())
+    config["num_hidden_layers"] = gpu_check_ranks.layers_that_fit(gpus, memory_bytes)
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def layers_that_fit(memory_bytes):
@@ -106,14 +124,15 @@ OP_TEST = TESTS / "ops" / "cuda_op_test"
 class Run:
     """What the steps of one call share: the machine, the folder of results, the seed, GLM-4.5-Air's flags."""
 
-    def __init__(self, found, out):
+    def __init__(self, found, out, program=PROGRAM):
         self.gpu, self.out, self.commit = found.get("gpu", "unknown"), out, found["commit"] or "unknown"
+        self.program = program
         self.seed = str(int(time.time()))  # printed with every failure
         self.air = ["--config", AIR, "--weights", "synthetic", "--device", "cuda", "--layers", str(layers_that_fit(found["memory_bytes"]))]
 
     def recorded_by(self, tool, *arguments, name):
         """A tool in Python that writes a file of bench/results."""
-        return [sys.executable, f"tools/{tool}", "--koho", PROGRAM, *arguments, "--commit", self.commit, "--machine", self.gpu, "--json",
+        return [sys.executable, f"tools/{tool}", "--koho", self.program, *arguments, "--commit", self.commit, "--machine", self.gpu, "--json",
                 self.out / f"{name}.json"]
 
     def latency(self, *arguments, name):
@@ -148,6 +167,12 @@ def engine_steps(run):
                {"KOHO_ENGINE": str(BUILD / "src" / "capi" / "engine.so"), "PYTHONPATH": str(ROOT / "python"),
                 "KOHO_BINARY": str(PROGRAM), "KOHO_TEST_GPUS": "1", "PYTHONDONTWRITEBYTECODE": "1"})
     yield Step("embedded model", [PROGRAM, "run", "--model", "models/tiny", "--device", "cuda", "--json", "Once upon a time"], 60, (r".*",))
+    tiny = ["--model", "models/tiny", "--device", "cuda", "--deterministic", "--max-num-seqs", "32", "--max-model-len", "1024",
+            "--step-deadline", "5"]
+    yield Step("worker broken", [*run.recorded_by("server_check.py", "--faults", "20", "--kinds", gpu_check_ranks.KINDS, "--hook",
+                                                  TESTS / "processes" / "worker_fault_cuda.so", "--gpu-memory", "--concurrency", "32",
+                                                  "--prompt", "64", "--generate", "64", "--ready", "120", name="faults"), "--", *tiny],
+               500, gpu_check_ranks.FAULT_LINES, usual=180)
     yield Step("true widths", run.recorded_by("true_widths.py", "--device", "cuda", name="true-widths"), 600,
                (r"^layers|^noise|^koho|^greedy|^FAILED|^passed|Error",), memory=70e9, modules=("torch", "transformers", "numpy"))
     long_context = run.recorded_by("long_context.py", "--vocabulary", "151552", "--context", "131072", name="long-context")
@@ -183,6 +208,7 @@ def model_timing_steps(run):
     yield Step("throughput", [PROGRAM, "bench", *run.air, "--requests", "128", "--concurrency", "64", "--prompt-len", "256", "--gen-len", "256",
                               "--temperature", "1", "--no-prefix-cache", "--commit", run.commit, "--json", run.out / "air-throughput.json"],
                180, (r".*",))
+    yield Step("executors", [*run.recorded_by("executor_cost.py", name="executors"), "--", *run.air], 500, (r"^batch|^FAILED",), usual=150)
     yield Step("batch", [*run.recorded_by("batch_check.py", "--vocabulary", "151552", name="air-batch"), "--", *run.air], 180,
                (r"^batch:|^FAILED",))
 
@@ -233,9 +259,11 @@ def host_memory_bytes():
         return 0
 
 
-def rank_steps(found, out, gpus, shared):
+def rank_steps(found, out, gpus, shared, device="cuda"):
     """The steps of a replica of several ranks."""
-    ranks = gpu_check_ranks.Ranks(Run(found, out), gpus, shared, found["memory_bytes"], BUILD, PROGRAM)
+    build = BUILD if device == "cuda" else BUILD.parent / "release"
+    program = build / PROGRAM.relative_to(BUILD)
+    ranks = gpu_check_ranks.Ranks(Run(found, out, program), gpus, shared, found["memory_bytes"], build, program, device)
     return gpu_check_ranks.steps(Step, ranks, FAILURES, host_memory_bytes())
 
 
@@ -249,6 +277,7 @@ def steps(found, out):
 class Checks:
     def __init__(self, out, found, deadline):
         self.out, self.found, self.deadline = out, found, deadline
+        self.build_folder = BUILD
         self.log = open(out / "log.txt", "w", encoding="utf-8", errors="replace")
         self.rows = []
 
@@ -322,14 +351,16 @@ class Checks:
                 text += ["", f"---- {row['step']}", *row["lines"]]
         (self.out / "report.txt").write_text("\n".join(text) + "\n")
 
-    def configure(self, extra):
+    def configure(self, extra, device):
+        if device == "cpu":
+            return self.run("configure", ["cmake", "--preset", "release", *extra], 120, kept=(r"Error",))
         major, minor = self.found["capability"].split(".")
         target = f"{major}{minor}{'a' if int(major) in (9, 10) else ''}-real"
         return self.run("configure", ["cmake", "--preset", "cuda", f"-DKOHO_CUDA_ARCHITECTURES={target}",
                                       f"-DCMAKE_CUDA_COMPILER={self.found['nvcc']}", *extra], 120, kept=(r"Error",))
 
     def build(self, name, targets, limit, log=None):
-        return self.run(name, ["cmake", "--build", str(BUILD), "--target", *targets], limit,
+        return self.run(name, ["cmake", "--build", str(self.build_folder), "--target", *targets], limit,
                         kept=(r"error|warning|FAILED",), log=log)
 
 
@@ -342,6 +373,7 @@ def arguments():
     parser.add_argument("--minutes", type=float, help="for everything, the build included: 120; with --gpus 9")
     parser.add_argument("--gpus", type=int, choices=[2, 4, 8], help="the steps of a replica of so many ranks")
     parser.add_argument("--shared-gpu", action="store_true", help="its ranks share one GPU")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: try the steps of ranks without a GPU")
     parser.add_argument("--no-build", action="store_true", help="take build/cuda as it is")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--commit", help="what is measured, where it is not what git says")
@@ -349,6 +381,8 @@ def arguments():
     options = parser.parse_args()
     if options.shared_gpu and not options.gpus:
         parser.error("--shared-gpu needs --gpus: how many ranks")
+    if options.device == "cpu" and (options.shared_gpu or not options.gpus):
+        parser.error("--device cpu needs --gpus, how many ranks, and no GPU to share")
     if options.minutes is None:
         options.minutes = 9.0 if options.gpus else 120.0
     return options
@@ -357,12 +391,13 @@ def arguments():
 def print_list(chosen):
     for step in chosen:
         env = "".join(f"{key}={value} " for key, value in step.env.items())
-        print(f"{step.name:22} {step.limit:4} s  {env}{shlex.join(step.command)}")
+        print(f"{step.name:22} {step.limit:4} s, about {step.usual:3} s  {env}{shlex.join(step.command)}")
+    print(f"{len(chosen)} steps, about {sum(step.usual for step in chosen) / 60:.0f} minutes beside the build", file=sys.stderr)
 
 
 def build_first(checks, options, targets):
     """Configures, and builds what the first steps need; False if that failed."""
-    checks.note(checks.configure(options.cmake))
+    checks.note(checks.configure(options.cmake, options.device))
     if checks.rows[-1]["state"] == "ok":
         checks.note(checks.build(f"build {targets[0]}", targets, 600))
     if checks.rows[-1]["state"] == "ok":
@@ -395,37 +430,38 @@ def run_step(checks, step):
 
 def main():
     options = arguments()
-    found = machine()
+    found = machine() if options.device == "cuda" else cpu_machine()
     if found is None and not options.list:
         print("tools/gpu_check.py: nvidia-smi finds no GPU on this machine", file=sys.stderr)
         return 2
     found = found or {"memory_bytes": sys.maxsize, "commit": None}  # a list as for a GPU that holds all layers
     found["commit"] = options.commit or found["commit"]
-    every = rank_steps(found, options.out.resolve(), options.gpus, options.shared_gpu) if options.gpus else steps(found, options.out.resolve())
+    every = (rank_steps(found, options.out.resolve(), options.gpus, options.shared_gpu, options.device) if options.gpus
+             else steps(found, options.out.resolve()))
     chosen = [step for step in every
               if options.steps in (step.group, "all") and not any(text in step.name for text in options.skip)
               and (not options.only or any(text in step.name for text in options.only))]
     if options.list:
         print_list(chosen)
         return 0
-    if options.gpus and few_gpus(options):
+    if options.gpus and options.device == "cuda" and few_gpus(options):
         print(f"tools/gpu_check.py: {few_gpus(options)}", file=sys.stderr)
         return 2
-    if found["nvcc"] is None and not options.no_build:
+    if options.device == "cuda" and found["nvcc"] is None and not options.no_build:
         print("tools/gpu_check.py: no nvcc on PATH nor in /usr/local/cuda/bin", file=sys.stderr)
         return 2
     options.out.mkdir(parents=True, exist_ok=True)
     checks = Checks(options.out.resolve(), found, time.monotonic() + 60 * options.minutes)
+    if options.device == "cpu":
+        checks.build_folder = BUILD.parent / "release"
     if options.gpus:
         chosen = checks.go_on(chosen)
-        folder = checks.out / "glm-4.7"
-        folder.mkdir(exist_ok=True)
-        shutil.copy(ROOT / gpu_check_ranks.CONFIG, folder / "config.json")
+        write_shape(checks.out / "glm-4.7", options.gpus, found["memory_bytes"])
 
     rest, rest_rows = None, []
-    others = gpu_check_ranks.TARGETS if options.gpus else OTHER_TARGETS
+    others = (gpu_check_ranks.CPU_TARGETS if options.device == "cpu" else gpu_check_ranks.TARGETS) if options.gpus else OTHER_TARGETS
     if not options.no_build:
-        if not build_first(checks, options, gpu_check_ranks.TARGETS[:1] if options.gpus else KERNEL_TARGETS):
+        if not build_first(checks, options, others[:1] if options.gpus else KERNEL_TARGETS):
             return 1
         if any(step.needs_all for step in chosen):
             rest_log = open(checks.out / "build_log.txt", "w", encoding="utf-8")

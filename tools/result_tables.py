@@ -40,6 +40,7 @@ def pages(root=ROOT):
 def records_of(table, results, peers):
     """The records that a table reads. KeyError names one that is not there."""
     records = [peers[name] if tag == "peers" else results[tag, name] for tag, name in table.reads]
+    records += [results[key] for key in table.optional if key in results]
     return [max(reversed(records), key=lambda record: record.data["date"])] if table.newest else records
 
 
@@ -119,7 +120,7 @@ def typed_figures(page, text):
 def unread(tables, folder):
     """Files of bench/results that no table reads, or that are not the newest of their machine and name."""
     newest = result_file.newest(folder)
-    read = {key for table in tables.values() for key in table.reads} | set(READ_ELSEWHERE)
+    read = {key for table in tables.values() for key in (*table.reads, *table.optional)} | set(READ_ELSEWHERE)
     kept = {record.path.name for key, record in newest.items() if key in read}
     return sorted(path.name for path in folder.glob("*.json") if path.name not in kept)
 

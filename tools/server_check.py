@@ -1,14 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Starts `koho serve`, streams completions from it with many clients at once, and counts what they get: tokens a second through
-HTTP, or, with --kill, whether every answer is whole and the same while worker processes are ended. Standard library only.
+HTTP, or, with --faults, whether every answer is whole and the same while worker processes are ended. Standard library only.
 
     tools/server_check.py --koho build/koho --concurrency 64 --json server.json -- --model DIR --load-format dummy --device cuda --ranks 8
-    tools/server_check.py --koho build/koho --kill 20 --concurrency 32 -- --model models/tiny --executor process --ranks 2 --deterministic
+    tools/server_check.py --koho build/koho --faults 20 --concurrency 32 -- --model models/tiny --executor process --ranks 2 --deterministic
 
-Prompts are random token ids, answers have exactly --generate tokens. --kill N first asks for all answers undisturbed, then again
-and again while N times a worker gets SIGKILL or SIGSTOP; the answers must be those of the first round. Exit code 1 if an answer
-is an error, has another number of tokens or other ones, or a process is left behind.
+Prompts are random token ids, answers have exactly --generate tokens. --faults N first asks for all answers undisturbed, then again
+and again while N times a worker is disturbed; the answers must be those of the first round. --kinds are taken in turn:
+
+    kill     SIGKILL; now and then one of the workers that take its place too
+    stop     SIGSTOP
+    illegal  an illegal address in a kernel (--hook worker_fault_cuda.so), or in the process (worker_fault_cpu.so)
+    hang     a kernel that never ends, or a main thread that does not go on, likewise; --step-deadline finds it
+
+Exit code 1 if an answer is an error, has another number of tokens or other ones, if a worker is not noticed or not ready again
+within the time of the first start and --recovery more, or if a process or memory of a GPU is left.
 """
 import argparse
 import asyncio
@@ -21,27 +28,52 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import result_file
+
+# What a worker gets. The last two do something only where the hook is loaded (tests/processes/worker_fault.cpp).
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "illegal": signal.SIGUSR1, "hang": signal.SIGUSR2}
+HOOKED = ("illegal", "hang")
+NOTICED_S = 60.0  # within which a fault must be noticed: longer than a worker may be silent
+MEMORY_SLACK = 200 << 20  # of a GPU: less than one process' context takes
+LEFT_S = 15.0  # until a GPU's memory must be free
+
+
+def gpu_memory():
+    """Bytes in use on each GPU; empty without nvidia-smi."""
+    try:
+        asked = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True,
+                               check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [int(line) << 20 for line in asked.stdout.split() if line.isdigit()]
+
+
+def more_memory(now, before):
+    """What is in use beyond `before`, in words; empty within the slack."""
+    return ", ".join(f"GPU {gpu}: {used >> 20} MiB, {was >> 20} before" for gpu, (used, was) in enumerate(zip(now, before))
+                     if used > was + MEMORY_SLACK)
 
 
 class Server:
     """A server of its own on a free port."""
 
-    def __init__(self, koho, flags, ready_s):
+    def __init__(self, koho, flags, ready_s, environment=None):
         self.log = tempfile.TemporaryFile("w+", encoding="utf-8")
-        self.process = subprocess.Popen([koho, "serve", *flags, "--served-model-name", "model", "--host", "127.0.0.1", "--port", "0"], stderr=subprocess.PIPE,
-                                        stdout=subprocess.DEVNULL, text=True, start_new_session=True)
-        self.port = None
         begin = time.monotonic()
+        self.process = subprocess.Popen([koho, "serve", *flags, "--served-model-name", "model", "--host", "127.0.0.1", "--port", "0"], stderr=subprocess.PIPE,
+                                        stdout=subprocess.DEVNULL, text=True, start_new_session=True, env={**os.environ, **(environment or {})})
+        self.port = None
+        timer = threading.Timer(ready_s, lambda: os.killpg(self.process.pid, signal.SIGKILL))
+        timer.start()
         for line in self.process.stderr:
             self.log.write(line)
             if '"ready:' in line or "ready: " in line:
                 self.port = int(line.split(" on 127.0.0.1:")[1].split(",")[0])
                 break
-            if time.monotonic() - begin > ready_s:
-                break
+        timer.cancel()
         self.ready_s = time.monotonic() - begin
         if self.port is None:
             self.log.seek(0)
@@ -148,43 +180,101 @@ def faults_of(answers, options, expected=None):
     return found
 
 
-async def disturb(server, options):
-    """Ends or stops workers, one after the other, while answers stream; returns how many."""
-    draw = random.Random(options.seed)
-    for number in range(options.kill):
-        await asyncio.sleep(draw.uniform(*options.kill_every))
-        for _ in range(600):  # workers that are being started are not there yet
-            workers = server.workers()
-            if workers:
-                break
-            await asyncio.sleep(0.05)
-        else:
-            return number
+async def health(server):
+    """What /health says; {} while it says nothing."""
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        text = await reader.read()
+        writer.close()
+        return json.loads(text[text.index(b"{"):])
+    except (OSError, ValueError):
+        return {}
+
+
+async def wait_until(server, condition, seconds):
+    """Seconds until /health fulfils a condition; None if it does not, or the server has ended."""
+    begin = time.monotonic()
+    while time.monotonic() - begin < seconds and server.process.poll() is None:
+        if condition(await health(server)):
+            return time.monotonic() - begin
+        await asyncio.sleep(0.01)
+    return None
+
+
+class Disturbance:
+    """Disturbs workers, one after the other, while answers stream. Each fault: {"kind", "noticed_s", "ready_s"}."""
+
+    def __init__(self, server, options):
+        self.server, self.options = server, options
+        self.faults, self.wrong = [], []
+        self.memory = gpu_memory() if options.gpu_memory else []
+
+    async def one(self, kind, draw):
+        restarts = (await health(self.server)).get("restarts", 0)
         try:
-            os.kill(draw.choice(workers), signal.SIGKILL if number % 2 == 0 else signal.SIGSTOP)
-        except ProcessLookupError:
-            continue
-    return options.kill
+            os.kill(draw.choice(self.server.workers()), SIGNALS[kind])
+        except (IndexError, ProcessLookupError):
+            return f"{kind}: there is no worker"
+        noticed_s = await wait_until(self.server, lambda now: now.get("status") != "ready" or now.get("restarts", 0) > restarts, NOTICED_S)
+        if noticed_s is None:
+            return f"{kind}: not noticed within {NOTICED_S:.0f} s" + (": is the hook loaded?" if kind in HOOKED else "")
+        again = kind == "kill" and draw.randrange(4) == 0
+        if again:  # one of those that take its place
+            await asyncio.sleep(draw.uniform(0.0, 0.3))
+            for pid in self.server.workers()[:1]:
+                os.kill(pid, signal.SIGKILL)
+        ready_s = await wait_until(self.server, lambda now: now.get("status") == "ready" and now.get("restarts", 0) > restarts,
+                                   self.options.ready)
+        if ready_s is None:
+            return f"{kind}: not ready again within {self.options.ready:.0f} s"
+        self.faults.append({"kind": "kill, kill" if again else kind, "noticed_s": round(noticed_s, 2), "ready_s": round(ready_s, 2)})
+        if not again and ready_s > self.server.ready_s + self.options.recovery:
+            return f"{kind}: ready again after {ready_s:.1f} s, {self.server.ready_s:.1f} + {self.options.recovery:g} are allowed"
+        more = more_memory(gpu_memory(), self.memory) if self.memory else ""
+        return f"{kind}: more memory in use than after the start: {more}" if more else None
+
+    async def run(self):
+        draw = random.Random(self.options.seed)
+        kinds = self.options.kinds.split(",")
+        for number in range(self.options.faults):
+            await asyncio.sleep(draw.uniform(*self.options.every))
+            wrong = await self.one(kinds[number % len(kinds)], draw)
+            self.wrong += [wrong] if wrong else []
+            self.server.drain_log()
+            if wrong and ("no worker" in wrong or "within" in wrong):
+                return
 
 
-async def with_kills(server, options):
-    """Rounds of all requests until every kill is done."""
+async def with_faults(server, options):
+    """Rounds of all requests until every fault is done; returns what is wrong, the rounds and the faults."""
     requests = bodies(options)
     expected, _ = await run_all(server, requests, options.concurrency)
-    found = faults_of(expected, options)
-    if found:
-        return found, 0
-    kills = asyncio.create_task(disturb(server, options))
+    wrong = faults_of(expected, options)
+    if wrong:
+        return wrong, 0, []
+    disturbance = Disturbance(server, options)
+    running = asyncio.create_task(disturbance.run())
     rounds = 0
-    while not found and (rounds == 0 or not kills.done()):
+    while not wrong and not running.done():
         answers, _ = await run_all(server, requests, options.concurrency)
-        found += faults_of(answers, options, expected)
+        wrong += faults_of(answers, options, expected)
         rounds += 1
-    if not kills.done():
-        kills.cancel()
-    elif kills.result() < options.kill:
-        found.append(f"only {kills.result()} of {options.kill} workers could be ended: none came back")
-    return found, rounds
+    if running.done():
+        running.result()
+    else:
+        running.cancel()
+    return wrong + disturbance.wrong, rounds, disturbance.faults
+
+
+def worst_of(faults):
+    """{kind: the longest of its times}."""
+    worst = {}
+    for fault in faults:
+        for name in ("noticed_s", "ready_s"):
+            times = worst.setdefault(fault["kind"], {})
+            times[name] = max(times.get(name, 0.0), fault[name])
+    return worst
 
 
 def arguments(given):
@@ -197,24 +287,49 @@ def arguments(given):
     parser.add_argument("--vocabulary", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--body", default="{}", help="more members of each request, as JSON")
-    parser.add_argument("--kill", type=int, default=0, metavar="N")
-    parser.add_argument("--kill-every", type=float, nargs=2, default=(0.5, 3.0), metavar="S", help="least and most seconds between two")
+    parser.add_argument("--faults", type=int, default=0, metavar="N", help="so many workers are disturbed")
+    parser.add_argument("--kinds", default="kill,stop", help=f"of {','.join(SIGNALS)}")
+    parser.add_argument("--hook", type=pathlib.Path, help="the library that makes workers fail from within, for illegal and hang")
+    parser.add_argument("--every", type=float, nargs=2, default=(0.2, 1.5), metavar="S", help="least and most seconds between two faults")
+    parser.add_argument("--recovery", type=float, default=3.0, help="seconds beyond those of the start until workers must be ready again")
+    parser.add_argument("--gpu-memory", action="store_true", help="the GPUs' memory must be what it was, after each fault and at the end")
     parser.add_argument("--ready", type=float, default=300.0, help="seconds until the server must be ready")
     result_file.add_options(parser)
     at = given.index("--") if "--" in given else len(given)
-    return parser.parse_args(given[:at]), given[at + 1:]
+    options = parser.parse_args(given[:at])
+    kinds = options.kinds.split(",")
+    if unknown := [kind for kind in kinds if kind not in SIGNALS]:
+        parser.error(f"--kinds: no such kind: {', '.join(unknown)}")
+    if options.faults and not options.hook and any(kind in HOOKED for kind in kinds):
+        parser.error("illegal and hang need --hook: build worker_fault_cpu or worker_fault_cuda")
+    return options, given[at + 1:]
+
+
+def hook_environment(options, flags):
+    """What loads the hook into the workers, and tells it their GPUs."""
+    if not options.hook:
+        return {}
+    devices = flags[flags.index("--devices") + 1] if "--devices" in flags else ""
+    return {"LD_PRELOAD": str(options.hook.resolve()), "KOHO_FAULT_DEVICES": devices}
 
 
 def main():
     options, flags = arguments(sys.argv[1:])
-    server = Server(options.koho, flags, options.ready)
+    if options.faults:
+        flags = [*flags, "--max-device-failures", "0"]  # those are counted here
+    memory = gpu_memory() if options.gpu_memory else []
+    server = Server(options.koho, flags, options.ready, hook_environment(options, flags))
     print(f"ready after {server.ready_s:.1f} s", flush=True)
     row = {"op": "server", "concurrency": options.concurrency, "prompt": options.prompt, "generate": options.generate}
+    begin = time.monotonic()
     try:
-        if options.kill:
-            found, rounds = asyncio.run(with_kills(server, options))
-            row.update(kills=options.kill, rounds=rounds, seconds=0.0, tokens=rounds * options.concurrency * options.generate)
-            print(f"{options.kill} workers ended or stopped in {rounds} rounds of {options.concurrency} answers")
+        if options.faults:
+            found, rounds, faults = asyncio.run(with_faults(server, options))
+            row.update(disturbed=len(faults), rounds=rounds, seconds=round(time.monotonic() - begin, 1), first_start_s=round(server.ready_s, 2),
+                       tokens=rounds * options.concurrency * options.generate, times=worst_of(faults))
+            print(f"{len(faults)} of {options.faults} workers ended, stopped or broken in {rounds} rounds of {options.concurrency} answers")
+            for kind, times in worst_of(faults).items():
+                print(f"{kind}: noticed after {times['noticed_s']:.2f} s, ready {times['ready_s']:.2f} s later, at most")
         else:
             requests = bodies(options)
             asyncio.run(run_all(server, requests[:options.concurrency], options.concurrency))  # the first one warms up
@@ -228,6 +343,10 @@ def main():
     finally:
         left = server.end()
     found += [left] if left else []
+    end = time.monotonic() + LEFT_S
+    while (more := more_memory(gpu_memory(), memory) if memory else "") and time.monotonic() < end:
+        time.sleep(0.5)
+    found += [f"memory of a GPU is left: {more}"] if more else []
     for fault in found[:20]:
         print(f"FAILED: {fault}")
     given = sys.argv[1:sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]

@@ -32,6 +32,7 @@ class Table:
     rows: object  # function of the records, in the order of `reads` -> rows of cells
     note: str = ""  # how to read a cell, without its full stop
     command: str = ""  # said instead of the files' own commands, where those are many
+    optional: tuple = ()  # read too, where they are
     newest: bool = False  # of the files read, only the one with the latest date counts; the later in `reads` of one day
 
 
@@ -238,24 +239,59 @@ def air_prompt_rows(record):
 
 # GLM-4.7 on several GPUs, from one rank alone.
 
-PROJECTED = {"8 H100": 3.35, "8 H200": 4.8, "8 B200": 8.0}  # nominal TB/s of a GPU's memory
+MEMORY = {"H100": 3.35, "H200": 4.8, "B200": 8.0}  # nominal TB/s of a GPU
+PROJECTED = {4: ("H200", "B200"), 8: ("H100", "H200", "B200")}  # a rank of 4 has 89 GB of weights, of 8 45
+RANK_FILES = tuple((tag, f"rank{ranks}-{cut}") for ranks in PROJECTED for tag in ("h100", "h200", "b200") for cut in ("whole", "sliced"))
+
+
+def gpu_of(record):
+    return record.data["machine"].split()[1]  # "NVIDIA H100 80GB HBM3"
+
+
+def alone_us(row):
+    """A rank's step with the wait for the rank whose experts were chosen most."""
+    return row["us"] + row["waiting_us"]
+
+
+def rank_steps(records):
+    """{(ranks, GPU): {cut: {("decode", sequences) or ("prefill", tokens): row}}} of what one rank alone took."""
+    found = {}
+    for record in records:
+        steps = {("decode", count): row for count, row in steps_of(record).items()}
+        steps.update({("prefill", tokens): row for tokens, row in steps_of(record, "step_prefill").items()})
+        found.setdefault((record.data["ranks"], gpu_of(record)), {})[record.data["experts"]] = steps
+    return found
+
+
+def projected(rows, measured_on, gpu, tokens):
+    """tok/s of a replica from its rank's faster cut, and what of it is measured."""
+    scale = MEMORY[measured_on] / MEMORY[gpu]
+    row = min(rows, key=alone_us)
+    links_measured = "corrected" not in row["links_source"] and gpu in row["links_source"]
+    return (f"{tokens / (alone_us(row) * scale + row['links_us']) * 1e6:,.0f} *{'m' if gpu == measured_on else 's'} "
+            f"{'m' if links_measured else 'c'}*")
 
 
 def projection_rows(*records):
-    """A row for each number of sequences: the faster cut of the experts, the rank's step, what links and waiting add, tok/s."""
-    by_experts = {record.data["experts"]: steps_of(record) for record in records}
-    measured_on = PROJECTED["8 " + records[0].data["machine"].split()[1]]  # "NVIDIA H100 80GB HBM3"
-
-    def whole_us(step, bandwidth=measured_on):
-        return (step["us"] + step["waiting_us"]) * measured_on / bandwidth + step["links_us"]
-    out = []
-    for batch in next(iter(by_experts.values())):
-        experts, step = min(((experts, steps[batch]) for experts, steps in by_experts.items()), key=lambda pair: whole_us(pair[1]))
-        cells = []
-        for bandwidth in PROJECTED.values():
-            cells.append(f"{batch / whole_us(step, bandwidth) * 1e6:,.0f} *{'m' if bandwidth == measured_on else 's'} l*")
-        out.append([str(batch), experts, milliseconds(step["us"]), milliseconds(step["waiting_us"]) if step["waiting_us"] else "none",
-                    milliseconds(step["links_us"]), *cells, "not known"])
+    """A row for each number of GPUs and sequences: a rank's step with either cut of the experts, what links add, tok/s."""
+    by_rank, out = rank_steps(records), []
+    for ranks, gpus in PROJECTED.items():
+        measured = [gpu for gpu in gpus if (ranks, gpu) in by_rank]
+        if not measured:
+            out.append([str(ranks), "any", "not measured", "", "", *("not known" if gpu in gpus else "does not fit" for gpu in MEMORY)])
+            continue
+        shown = measured[-1]
+        for kind, tokens in next(iter(by_rank[ranks, shown].values())):
+            rows = {cut: steps[kind, tokens] for cut, steps in by_rank[ranks, shown].items() if (kind, tokens) in steps}
+            cells = []
+            for gpu in MEMORY:
+                near = gpu if gpu in measured else shown
+                at = [steps[kind, tokens] for steps in by_rank[ranks, near].values() if (kind, tokens) in steps]
+                known = at and (near == gpu or kind == "decode")  # a prompt's time does not follow the memory
+                cells.append("does not fit" if gpu not in gpus else projected(at, near, gpu, tokens) if known else "not known")
+            out.append([str(ranks), f"{tokens:,}" if kind == "decode" else f"prompt of {tokens:,}",
+                        *(milliseconds(alone_us(rows[cut])) if cut in rows else "" for cut in ("whole", "sliced")),
+                        milliseconds(next(iter(rows.values()))["links_us"]), *cells])
     return out
 
 
@@ -396,11 +432,11 @@ TABLES = {
     "true-widths": Table(((H200, "true-widths"), (H200, "true-widths-1")),
                          ("tokens a step", "deterministic", "distance", "of the noise", "bound", "same best token"), true_widths_rows,
                          "Distance: relative L2 of the logits from the float32 run's; the noise is that of the reference's own BF16 run"),
-    "projection": Table((("h100", "rank8-whole"), ("h100", "rank8-sliced")),
-                        ("sequences", "experts", "rank's step, ms", "waiting, ms", "links, ms", *(f"tok/s, {name}" for name in PROJECTED),
-                         "4 H200"), projection_rows,
-                        "*m*: the step is measured. *s*: it is scaled by the memories' nominal rates, 3.35 / 4.8 / 8 TB/s. *l*: links are 184 "
-                        "all-reduces as measured among 4 H200s (2026-11-20), with the bytes of 8; a part of them is in the step already"),
+    "projection": Table((), ("GPUs", "sequences", "experts whole, ms", "sliced, ms", "links, ms", *(f"tok/s, {gpu}" for gpu in MEMORY)),
+                        projection_rows,
+                        "Of one rank alone, the wait for the slowest rank in it. A cell's step, then its links: *m* measured; *s* scaled by the "
+                        "memories' nominal rates, 3.35 / 4.8 / 8 TB/s; *c* corrected: 184 all-reduces as measured among 4 H200s, with the "
+                        "bytes of so many ranks. A part of the links is in the step already", optional=RANK_FILES),
     "soak": Table((("xeon", "soak"),), ("requests", "s", "clients that left", "at a limit", "resident MB, after 5 % and at the end", "threads", "left over"),
                   soak_rows),
     # docs/performance.md: beside others

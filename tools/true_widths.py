@@ -6,6 +6,7 @@ docs/goldens.md: koho's distance from the float32 run is at most 1.35 times the 
 Needs torch and transformers; GLM-4.7's seven layers take 45 GB of device memory.
 
     tools/true_widths.py --koho build/cuda/src/app/koho --device cuda --json widths.json
+    tools/true_widths.py --koho build/cuda/src/app/koho --ranks 8 --devices 0 --layers 5    eight ranks on one GPU, both cuts of the experts
     tools/true_widths.py --koho build/koho --device cpu --set hidden_size=256 …     other widths, to try this tool
 """
 import argparse
@@ -24,6 +25,16 @@ import result_file  # noqa: E402
 from golden import goldens, reference, synthetic  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def modes_of(options):
+    """{name: koho's flags} of the ways in which koho computes."""
+    modes = {"default": []} if options.device == "cpu" else {"default": [], "deterministic": ["--deterministic"]}
+    if options.ranks == 1:
+        return modes
+    devices = ["--devices", options.devices] if options.devices else []
+    return {f"{name}, experts {experts}": [*flags, "--ranks", options.ranks, *devices, "--experts", experts]
+            for experts in options.experts.split(",") for name, flags in modes.items()}
 
 
 def koho_logits(options, folder, chunk, extra):
@@ -49,6 +60,9 @@ def main():
                         help="prompt tokens in one of koho's steps, a run for each: decode's kernels, few rows an expert, many")
     result_file.add_options(parser)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--ranks", type=int, default=1, help="koho's")
+    parser.add_argument("--devices", help="koho's: the GPU of each rank, or one for all")
+    parser.add_argument("--experts", default="whole,sliced", help="with several ranks, a run for each")
     parser.add_argument("--seed", type=int, default=1, help="of the prompt; the weights' seed is koho's")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=NUMBER", help="changes the config")
     options = parser.parse_args()
@@ -58,7 +72,7 @@ def main():
     ids = [pick.randrange(config["vocab_size"]) for _ in range(options.tokens)]
     print(f"layers {options.layers}, hidden {config['hidden_size']}, {config['n_routed_experts']} experts of "
           f"{config['moe_intermediate_size']}, {options.tokens} tokens, prompt's seed {options.seed}", flush=True)
-    modes = {"default": []} if options.device == "cpu" else {"default": [], "deterministic": ["--deterministic"]}
+    modes = modes_of(options)
 
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -90,7 +104,8 @@ def main():
                 logits = koho_logits(options, folder, chunk, extra)
                 distance = reference.median(reference.distance(logits, exact))
                 near = reference.median(reference.distance(logits, rounded))
-                rows.append({"op": "true_widths", "deterministic": mode == "deterministic", "chunk": int(chunk),
+                rows.append({"op": "true_widths", "deterministic": "--deterministic" in extra, "chunk": int(chunk),
+                             **({"ranks": options.ranks, "experts": extra[-1]} if options.ranks > 1 else {}),
                              "distance": round(distance, 5), "bound": round(bound, 5), "to_bf16_run": round(near, 5),
                              "same_best_token": round(agreeing(logits), 4)})
                 print(f"koho {mode}, {chunk} at once: distance {distance:.4f} of {bound:.4f} = {distance / noise:.2f} times the noise, "

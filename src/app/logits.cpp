@@ -19,6 +19,7 @@
 #include "comm/thread_rendezvous.h"
 #include "engine/rank_results.h"
 #include "model/check_cut.h"
+#include "model/choose_experts.h"
 #include "worker/device.h"
 #include "worker/worker.h"
 
@@ -196,7 +197,11 @@ Status run(const LogitsOptions& options) {
   RuntimeOptions spread;
   spread.device = model.device;
   options.spread.apply(spread);
-  const Shard shard{.ranks = spread.ranks, .experts = spread.experts};
+  const Shard shard{.ranks = spread.ranks,
+                    .experts = spread.experts.value_or(
+                        choose_experts(model.config, model.sources(), {.ranks = spread.ranks}, 1,
+                                       spread.device.kind == DeviceKind::cuda)
+                            .layout)};
   KOHO_TRY(check_cut(model.config, model.sources(), shard));
   KOHO_TRY(check_device_list(spread.device, spread.ranks));
   KOHO_TRY(check_devices(spread.device, spread.ranks));

@@ -11,8 +11,7 @@ void RankFlags::apply(RuntimeOptions& runtime) const {
   runtime.ranks = ranks;
   runtime.device.devices = devices;
   runtime.device.collectives = *choose_collectives(collectives);
-  runtime.experts =
-      experts == "sliced" ? ExpertLayout::tensor_parallel : ExpertLayout::expert_parallel;
+  runtime.experts = expert_layout(experts);
   runtime.attention =
       attention == "dp" ? AttentionLayout::data_parallel : AttentionLayout::tensor_parallel;
   runtime.executor = executor_kind(executor);
@@ -45,9 +44,11 @@ void add_flags_of_cut(CommandLine& command, RankFlags& flags) {
       ->check(one_of({"auto", "peer", "nccl"}))
       ->capture_default_str();
   command
-      .add_option("--experts", flags.experts,
-                  "Experts over ranks: whole (each rank has some) or sliced (a slice of all)")
-      ->check(one_of({"whole", "sliced"}))
+      .add_option(
+          "--experts", flags.experts,
+          "Experts over ranks: whole (each rank has some), sliced (a slice of all), or auto: "
+          "on GPUs what was measured as faster, else whole")
+      ->check(one_of({"auto", "whole", "sliced"}))
       ->capture_default_str();
 }
 
@@ -80,6 +81,16 @@ void add_rank_flags(CommandLine& command, RankFlags& flags) {
                   "auto: process on GPUs, thread on the CPU")
       ->check(one_of({"auto", "process", "thread"}))
       ->capture_default_str();
+}
+
+std::optional<ExpertLayout> expert_layout(const std::string& name) {
+  if (name == "auto") return std::nullopt;
+  return name == "whole" ? ExpertLayout::expert_parallel : ExpertLayout::tensor_parallel;
+}
+
+std::string experts_name(std::optional<ExpertLayout> experts) {
+  if (!experts) return "auto";
+  return *experts == ExpertLayout::expert_parallel ? "whole" : "sliced";
 }
 
 ExecutorKind executor_kind(const std::string& name) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,7 @@ namespace koho::app {
 struct RankFlags {
   std::int64_t ranks = 1;
   std::vector<std::int32_t> devices;  // empty: the ranks' numbers
-  std::string experts = "whole";
+  std::string experts = "auto";
   std::string attention = "tp";
   std::string executor = "auto";
   std::string collectives = "auto";
@@ -36,6 +37,9 @@ void add_cut_flags(CommandLine& command, RankFlags& flags);
 /// The program of worker processes: this one, even if its file has been replaced since.
 inline constexpr const char* kOwnProgram = "/proc/self/exe";
 
+/// How experts are cut: "whole", "sliced", or none for "auto". Requires: one of these.
+std::optional<ExpertLayout> expert_layout(const std::string& name);
+std::string experts_name(std::optional<ExpertLayout> experts);
 /// "auto", "process" or "thread". Requires: one of these.
 ExecutorKind executor_kind(const std::string& name);
 std::string executor_name(ExecutorKind kind);

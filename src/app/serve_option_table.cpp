@@ -132,17 +132,16 @@ std::vector<ServeOption> compute_options() {
        },
        [](const O& o) { return executor_name(o.runtime.executor); }},
       {"Compute", "--experts", "HOW",
-       "Experts over ranks: whole (each rank has some) or sliced (a slice of all)", Takes::value,
+       "Experts over ranks: whole (each rank has some), sliced (a slice of all), or auto: what was "
+       "measured as faster",
+       Takes::value,
        [](O& o, S v) -> Status {
          std::string word;
-         KOHO_TRY(set_word(word, v, {"whole", "sliced"}));
-         o.runtime.experts =
-             word == "whole" ? ExpertLayout::expert_parallel : ExpertLayout::tensor_parallel;
+         KOHO_TRY(set_word(word, v, {"auto", "whole", "sliced"}));
+         o.runtime.experts = expert_layout(word);
          return {};
        },
-       [](const O& o) -> std::string {
-         return o.runtime.experts == ExpertLayout::expert_parallel ? "whole" : "sliced";
-       }},
+       [](const O& o) { return experts_name(o.runtime.experts); }},
       {"Compute", "--attention", "HOW",
        "Attention over ranks: tp (some heads of every request) or dp (all heads of some)",
        Takes::value,
@@ -170,7 +169,9 @@ std::vector<ServeOption> layout_alias_options() {
        },
        nullptr},
       {"Compute", "--enable-expert-parallel,-ep", "", "The same as --experts whole", Takes::nothing,
-       [](O& o, S v) { return set_if_on(o.runtime.experts, ExpertLayout::expert_parallel, v); },
+       [](O& o, S v) {
+         return set_if_on(o.runtime.experts, std::optional(ExpertLayout::expert_parallel), v);
+       },
        nullptr},
       {"Compute", "--enable-dp-attention", "", "The same as --attention dp", Takes::nothing,
        [](O& o, S v) { return set_if_on(o.runtime.attention, AttentionLayout::data_parallel, v); },

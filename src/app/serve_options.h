@@ -25,7 +25,7 @@ struct ServeOptions {
   std::vector<std::string> names;
   std::string device = "auto";
   /// serve() sets device.kind from `device`, and ranks, which are 0 for the number that fits.
-  RuntimeOptions runtime{.ranks = 0};
+  RuntimeOptions runtime{.ranks = 0, .experts = {}};
   bool random_weights = false;
   // Other engines' names of --experts and --attention; read_serve_options() sets `runtime` from
   // them.

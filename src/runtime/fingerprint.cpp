@@ -40,7 +40,7 @@ std::string fingerprint_of(const Runtime& runtime) {
   const std::span<const CheckpointTensor> tensors = tensors_of(runtime.model());
   const RuntimeOptions& options = runtime.options();
   std::string text =
-      fmt::format("{}|{}|{}|{}|{}|{}", options.ranks, static_cast<int>(options.experts),
+      fmt::format("{}|{}|{}|{}|{}|{}", options.ranks, static_cast<int>(*options.experts),
                   static_cast<int>(options.attention), static_cast<int>(options.kv_dtype),
                   static_cast<int>(options.device.kind), options.device.deterministic);
   if (tensors.empty()) {

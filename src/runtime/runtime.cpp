@@ -17,6 +17,7 @@
 #include "engine/plan_writer.h"
 #include "engine/process_executor.h"
 #include "model/check_cut.h"
+#include "model/choose_experts.h"
 #include "model/kv_cache.h"
 #include "runtime/detokenizing_decoder.h"
 #include "runtime/sizes.h"
@@ -112,6 +113,20 @@ Result<std::string> find_worker() {
 
 namespace {
 
+/// The options with the experts' cut decided.
+RuntimeOptions decide_experts(const LoadedModel& model, RuntimeOptions options) {
+  if (options.experts) return options;
+  const bool on_gpus = options.device.kind == DeviceKind::cuda;
+  const ExpertsChoice choice = choose_experts(
+      model.config, model.sources, {.ranks = options.ranks, .attention = options.attention},
+      options.sequences_max, on_gpus);
+  options.experts = choice.layout;
+  if (options.ranks > 1 && on_gpus)
+    log::info("experts are {}: {} (--experts says otherwise)",
+              choice.layout == ExpertLayout::expert_parallel ? "whole" : "sliced", choice.reason);
+  return options;
+}
+
 /// What can be refused without a device.
 Status check_options(const LoadedModel& model, const RuntimeOptions& options) {
   KOHO_TRY(validate(options, model.config));
@@ -185,7 +200,8 @@ Result<std::string> choose_ranks(const LoadedModel& model, RuntimeOptions& optio
       options.ranks, gpus.size());
 }
 
-Result<RuntimePlan> plan_runtime(const LoadedModel& model, const RuntimeOptions& options) {
+Result<RuntimePlan> plan_runtime(const LoadedModel& model, const RuntimeOptions& given) {
+  const RuntimeOptions options = decide_experts(model, given);
   KOHO_TRY(check_options(model, options));
   std::vector<RankMemory> devices;
   if (uses_processes(options)) {
@@ -223,7 +239,7 @@ Result<std::unique_ptr<Runtime>> Runtime::start(LoadedModel model,
 }
 
 Runtime::Runtime(LoadedModel model, std::optional<LoadedText> text, const RuntimeOptions& options)
-    : model_(std::move(model)), text_(std::move(text)), options_(options) {}
+    : model_(std::move(model)), text_(std::move(text)), options_(decide_experts(model_, options)) {}
 
 Runtime::~Runtime() = default;
 

@@ -36,7 +36,7 @@ struct RuntimeOptions {
   std::int64_t ranks = 1;
   ExecutorKind executor = ExecutorKind::automatic;
   std::string worker{};  // the program of worker processes; empty: find_worker()
-  ExpertLayout experts = ExpertLayout::expert_parallel;
+  std::optional<ExpertLayout> experts = ExpertLayout::expert_parallel;  // none: choose_experts()
   AttentionLayout attention = AttentionLayout::tensor_parallel;
   std::int32_t sequences_max = 64;  // rows of a decode step
   std::int32_t context_max = 0;     // tokens of prompt and answer; 0 = what the model has

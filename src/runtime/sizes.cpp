@@ -6,7 +6,9 @@
 #include <memory>
 
 #include "base/arithmetic.h"
+#include "base/check.h"
 #include "model/check_cut.h"
+#include "model/choose_experts.h"
 #include "model/kv_cache.h"
 
 namespace koho {
@@ -59,7 +61,8 @@ std::int64_t page_bytes(const ModelConfig& config, const RuntimeOptions& options
 }  // namespace
 
 Shard shard_of(const RuntimeOptions& options) {
-  return {.ranks = options.ranks, .experts = options.experts, .attention = options.attention};
+  KOHO_CHECK(options.experts.has_value());
+  return {.ranks = options.ranks, .experts = *options.experts, .attention = options.attention};
 }
 
 Result<std::vector<RankMemory>> open_devices(const RuntimeOptions& options) {
@@ -141,6 +144,10 @@ std::int64_t fewest_ranks(const ModelConfig& config,
     cut.ranks = ranks;
     cut.kv_pages = 0;
     cut.kv_bytes = 0;
+    if (!cut.experts)
+      cut.experts = choose_experts(config, sources, {.ranks = ranks, .attention = cut.attention},
+                                   cut.sequences_max, cut.device.kind == DeviceKind::cuda)
+                        .layout;
     if (!check_cut(config, sources, shard_of(cut)).ok()) continue;
     largest = ranks;
     const std::int64_t tokens = options.context_max > 0

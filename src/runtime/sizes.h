@@ -64,7 +64,7 @@ std::int64_t fewest_ranks(const ModelConfig& config,
                           const RuntimeOptions& options,
                           std::span<const std::int64_t> gpus);
 
-/// How the options cut the model over ranks.
+/// How the options cut the model over ranks. Requires: they say how the experts are cut.
 Shard shard_of(const RuntimeOptions& options);
 
 }  // namespace koho

@@ -63,6 +63,7 @@ RuntimeOptions options_of(const EngineSetup& setup) {
   options.device.threads = setup.ranks;
   options.device.isa = setup.isa;
   options.ranks = setup.ranks;
+  options.worker = KOHO_BINARY;  // where ranks are processes: on GPUs
   options.kv_dtype = setup.kv_dtype;
   options.context_max = 1024;
   options.kv_pages = 1024;

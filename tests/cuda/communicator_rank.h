@@ -19,6 +19,7 @@
 #include "comm/thread_ranks.h"
 #include "comm/thread_rendezvous.h"
 #include "cuda/cuda_backend.h"
+#include "tests/support/environment.h"
 #include "tests/support/test_devices.h"
 #include "worker/device.h"
 
@@ -130,6 +131,11 @@ inline constexpr std::int64_t kColumns =
 inline constexpr std::int64_t kTokensMax = 8192;
 inline constexpr std::int64_t kLogitRowsMax = 256;
 inline constexpr std::int64_t kTop = 20;
+
+/// The most rows of a case: under a sanitizer many take minutes.
+inline std::int64_t rows_max() {
+  return static_cast<std::int64_t>(number_from_environment("KOHO_TEST_ROWS", kTokensMax, 1));
+}
 
 inline CollectiveSizes sizes() {
   return {.tokens_max = kTokensMax,

@@ -2,7 +2,8 @@
 // The collectives of ranks on GPUs against those of threads on the CPU, which define them: the same
 // inputs, every bit of the results, guard bands around them. 2, 4 and 8 ranks, at once and replayed
 // from a captured graph. KOHO_TEST_DEVICES=0,1 names the GPUs (one: all ranks share it),
-// KOHO_TEST_COLLECTIVES=nccl the transport, whose sums have other bits.
+// KOHO_TEST_COLLECTIVES=nccl the transport, whose sums have other bits; KOHO_TEST_ROUNDS how often
+// all collectives follow each other; KOHO_TEST_ROWS the most rows of a case, for sanitizers.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -19,6 +20,8 @@
 
 #include "tensor/number.h"
 #include "tests/cuda/communicator_rank.h"
+#include "tests/cuda/communicator_rounds.h"
+#include "tests/support/environment.h"
 
 namespace koho::testing {
 namespace {
@@ -67,6 +70,7 @@ class CudaCommunicator : public ::testing::TestWithParam<std::int64_t> {
 TEST_P(CudaCommunicator, AllReduceHasTheBitsOfTheSumInRankOrder) {
   on_ranks(GetParam(), [](Rank& self) {
     for (const std::int64_t rows : {0, 1, 2, 3, 8, 17, 64, 65, 256, 1024, 8192}) {
+      if (rows > rows_max()) continue;
       std::mt19937 random(static_cast<unsigned>(100 * rows + self.rank));
       HostTensor values(DType::bf16, {rows, kHidden});
       fill_bf16(values, random);
@@ -94,6 +98,7 @@ TEST_P(CudaCommunicator, FusedAllReduceHasTheBitsOfTheTwoSteps) {
   if (over_nccl()) GTEST_SKIP() << "NCCL fuses nothing";
   on_ranks(GetParam(), [](Rank& self) {
     for (const std::int64_t rows : {1, 3, 16, 64, 257, 1024}) {
+      if (rows > rows_max()) continue;
       std::mt19937 random(static_cast<unsigned>(rows + self.rank));
       std::mt19937 same(static_cast<unsigned>(rows));
       HostTensor block(DType::bf16, {rows, kHidden});
@@ -360,15 +365,31 @@ TEST_P(CudaCommunicator, DispatchAndCombineAreThoseOfTheCpu) {
       std::vector<std::int64_t> uneven(ranks, 0);
       uneven[1] = 7;
       check_dispatch(self, uneven, each);
-      uneven[0] = 300;
+      uneven[0] = std::min<std::int64_t>(rows_max(), 300);
       uneven.back() += 41;
       check_dispatch(self, uneven, each);
     }
     std::vector<std::int64_t> one_has_all(ranks, 0);
-    one_has_all[0] = kTokensMax;
+    one_has_all[0] = rows_max();
     check_dispatch(self, one_has_all, kExpertsEach);
-    check_dispatch(self, std::vector<std::int64_t>(ranks, kTokensMax / self.ranks), kExpertsEach);
+    check_dispatch(self, std::vector<std::int64_t>(ranks, rows_max() / self.ranks), kExpertsEach);
   });
+}
+
+TEST_P(CudaCommunicator, EveryCollectiveIsRightRoundAfterRound) {
+  const auto rounds =
+      static_cast<std::int64_t>(number_from_environment("KOHO_TEST_ROUNDS", 200, 1));
+  const DeviceOptions device = test_device(GetParam());
+  ASSERT_TRUE(check_devices(device, GetParam()).ok());
+  const auto meeting = make_thread_rendezvous(GetParam(), kPatience);
+  std::vector<std::thread> threads;
+  for (const std::unique_ptr<Rendezvous>& rank : meeting)
+    threads.emplace_back([&rank, rounds] {
+      const Status status = run_rounds(*rank, rounds);
+      EXPECT_TRUE(status.ok()) << "rank " << rank->rank() << ": " << status.error().message;
+      if (!status.ok()) rank->give_up();
+    });
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_P(CudaCommunicator, ARankThatGivesUpFreesTheOthersAndTheyAreTold) {

@@ -6,7 +6,8 @@
 // depend on the number of ranks.
 //
 // On the CPU, or with KOHO_TEST_DEVICES=0 on GPU 0 and with KOHO_TEST_DEVICES=0,1,2,3 on those: one
-// GPU for all ranks, or the first ones of the list. KOHO_TEST_COLLECTIVES=nccl takes NCCL.
+// GPU for all ranks, or the first ones of the list. KOHO_TEST_COLLECTIVES=nccl takes NCCL,
+// KOHO_TEST_EXECUTOR=process worker processes, which take turns where they share a GPU.
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
@@ -96,6 +97,11 @@ std::vector<Answer> answers(const std::vector<Golden>& prompts,
   const bool deterministic = options.device.deterministic;
   options.device = test_device(options.ranks);
   options.device.deterministic = deterministic;
+  const char* executor = std::getenv("KOHO_TEST_EXECUTOR");
+  options.executor = executor != nullptr && std::string_view(executor) == "process"
+                         ? ExecutorKind::process
+                         : ExecutorKind::thread;
+  options.worker = KOHO_BINARY;
   options.sequences_max = 16;
   options.context_max = 1024;
   auto runtime = Runtime::start(KOHO_SOURCE_DIR "/models/tiny", options);

@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "checkpoint/checkpoint.h"
-#include "comm/one_rank.h"
-#include "comm/thread_ranks.h"
-#include "cpu/cpu_backend.h"
+#include "comm/thread_rendezvous.h"
 #include "model/config.h"
 #include "model/weights.h"
+#include "tests/support/test_devices.h"
+#include "worker/device.h"
 #include "worker/worker.h"
 
 namespace koho::testing {
@@ -77,13 +77,32 @@ struct RankGroup::Impl {
       workers[rank].abort_collectives();
       return std::move(status).error().with_context("rank " + std::to_string(rank));
     }
-    const float* logits = output.logits.as<float>();
-    return std::vector<float>(logits, logits + output.logits.elements());
+    std::vector<float> logits(static_cast<std::size_t>(output.logits.elements()));
+    if (logits.empty()) return logits;
+    KOHO_TRY(
+        workers[rank].backend().download(std::as_writable_bytes(std::span(logits)), output.logits));
+    return logits;
+  }
+
+  /// Loads one rank; all do at once.
+  Result<Worker> load(const DeviceOptions& device,
+                      WorkerSettings settings,
+                      Rendezvous& others,
+                      const Interposer& interpose) {
+    settings.load.shard.rank = others.rank();
+    KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend,
+                    make_backend(device, others.rank(), others.ranks()));
+    KOHO_TRY_ASSIGN(std::unique_ptr<Communicator> communicator,
+                    make_communicator(device, *backend, others));
+    if (interpose) communicator = interpose(std::move(communicator), others.rank());
+    return Worker::create(config, weights.sources, settings, std::move(backend),
+                          std::move(communicator));
   }
 
   ModelConfig config;
   Checkpoint checkpoint;
   ResolvedWeights weights;
+  std::vector<std::unique_ptr<Rendezvous>> meeting;
   std::vector<Worker> workers;
   bool data_parallel = false;
 };
@@ -102,12 +121,9 @@ Result<RankGroup> RankGroup::load(const std::filesystem::path& directory,
   auto impl = std::make_unique<Impl>(std::move(config), std::move(checkpoint));
   KOHO_TRY_ASSIGN(impl->weights, resolve_weights(impl->config, impl->checkpoint));
   impl->data_parallel = shard.dispatches_tokens();
-  std::vector<std::unique_ptr<Communicator>> communicators;
-  if (shard.ranks == 1) {
-    communicators.push_back(std::make_unique<OneRank>());
-  } else {
-    communicators = make_thread_ranks(shard.ranks, kPatience);
-  }
+  DeviceOptions device{.threads = shard.ranks};
+  if (names_gpus()) device = gpu_devices(shard.ranks, "");
+  KOHO_TRY(check_devices(device, shard.ranks));
   WorkerSettings settings;
   settings.load.shard = shard;
   settings.load.limits = {.tokens_max = tokens_max,
@@ -117,14 +133,23 @@ Result<RankGroup> RankGroup::load(const std::filesystem::path& directory,
                           .vocabulary = 0};
   settings.load.kv_pages = tokens_max;
   settings.tokenizer_tokens = impl->config.vocab_size;
-  for (std::int64_t rank = 0; rank < shard.ranks; ++rank) {
-    settings.load.shard.rank = rank;
-    std::unique_ptr<Communicator>& communicator = communicators[static_cast<std::size_t>(rank)];
-    if (interpose) communicator = interpose(std::move(communicator), rank);
-    KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend, make_cpu_backend({.threads = 1}));
-    KOHO_TRY_ASSIGN(Worker worker, Worker::create(impl->config, impl->weights.sources, settings,
-                                                  std::move(backend), std::move(communicator)));
-    impl->workers.push_back(std::move(worker));
+  impl->meeting = make_thread_rendezvous(shard.ranks, kPatience);
+  std::vector<Result<Worker>> loaded;
+  for (std::size_t rank = 0; rank < impl->meeting.size(); ++rank)
+    loaded.push_back(make_error(ErrorCode::internal, "the rank did not load"));
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < impl->meeting.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      loaded[rank] = impl->load(device, settings, *impl->meeting[rank], interpose);
+      if (!loaded[rank].ok()) impl->meeting[rank]->give_up();
+    });
+  for (std::thread& thread : threads) thread.join();
+  // What another rank's failure did to a rank is no cause.
+  for (Result<Worker>& worker : loaded)
+    if (!worker.ok() && worker.error().code != ErrorCode::unavailable) return worker.error();
+  for (Result<Worker>& worker : loaded) {
+    if (!worker.ok()) return worker.error();
+    impl->workers.push_back(std::move(*worker));
   }
   return RankGroup(std::move(impl));
 }

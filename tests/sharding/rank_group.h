@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks of one replica as threads of a test: each a worker with a CPU backend of one thread. A
-// step is given as whole prompts and gives back all their logits, whichever way the ranks share the
-// work.
+// The ranks of one replica as threads of a test: each a worker with a CPU backend of one thread, or
+// on the GPUs of KOHO_TEST_DEVICES. A step is given as whole prompts and gives back all their
+// logits, whichever way the ranks share the work.
 #pragma once
 
 #include <cstdint>

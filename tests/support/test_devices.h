@@ -11,6 +11,11 @@
 
 namespace koho::testing {
 
+/// Whether KOHO_TEST_DEVICES names GPUs.
+inline bool names_gpus() {
+  return std::getenv("KOHO_TEST_DEVICES") != nullptr;
+}
+
 /// The GPUs of KOHO_TEST_DEVICES ("0", "0,1"), or `otherwise` where it is not set, for `ranks`
 /// ranks; NCCL where KOHO_TEST_COLLECTIVES says nccl.
 inline DeviceOptions gpu_devices(std::int64_t ranks, const char* otherwise) {

@@ -9,7 +9,7 @@
 //   collectives_bench --ranks 2 --devices 0,1            two threads, peer access
 //   collectives_bench --ranks 2 --devices 0,1 --processes  two processes, cudaIpc
 //   --only checks,soak,faults,link,times   parts, in this order; --out FILE  JSON lines, appended
-//   --seed N   --quick  fewer cases
+//   --seed N   --quick  fewer cases   --rounds N  at least so many calls of the soak
 #include <cstdio>
 #include <cstdlib>
 #include <new>
@@ -38,6 +38,8 @@ bool parse(int argc, char** argv) {
       options.quick = true;
     } else if (name == "--ranks") {
       options.ranks = std::atoi(value().c_str());
+    } else if (name == "--rounds") {
+      options.rounds = std::atoi(value().c_str());
     } else if (name == "--seed") {
       options.seed = static_cast<std::uint32_t>(std::atoi(value().c_str()));
     } else if (name == "--only") {
@@ -93,7 +95,7 @@ int main_of(int argc, char** argv) {
   if (!parse(argc, argv)) {
     std::printf(
         "usage: collectives_bench --ranks 2|4|8 --devices 0[,1] [--processes] [--quick] "
-        "[--only parts] [--seed N] [--out FILE]\n");
+        "[--only parts] [--seed N] [--rounds N] [--out FILE]\n");
     return 2;
   }
   // All kernels are loaded before one waits for another rank, and streams of ranks that share a GPU

@@ -22,6 +22,7 @@ struct Options {
   std::string only = "checks,soak,faults,link,times";
   std::string out;
   std::uint32_t seed = 1;
+  int rounds = 0;  // of the soak; 0: as its place allows
 
   bool has(const char* part) const { return only.find(part) != std::string::npos; }
   int ranks_on_gpu() const {

@@ -9,9 +9,10 @@ namespace koho::cuda::collectives_bench {
 void Rank::soak(std::uint32_t first_epoch) {
   const double start = now_s();
   const int calls = options.processes && options.devices.size() == 1 ? 20 : 200;
-  const int replays = options.processes && options.devices.size() == 1 ? 2
-                      : options.quick                                  ? 10
-                                                                       : 40;
+  const int replays = options.rounds > 0 ? (options.rounds + calls - 1) / calls
+                      : options.processes && options.devices.size() == 1 ? 2
+                      : options.quick                                    ? 10
+                                                                         : 40;
   reset(first_epoch);
   Case all{.rows = 0, .width = 1024, .outputs = 7};
   struct Call {
