@@ -16,6 +16,7 @@ Exits non-zero with the reason when anything fails.
 
 import argparse
 import array
+import hashlib
 import json
 import os
 import pathlib
@@ -29,6 +30,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "python"))
 PACKAGES_FILE = ROOT / "packages.txt"
+CUDA_PACKAGES_FILE = ROOT / "third_party" / "cuda-requirements.txt"
 MODEL = ROOT / "models" / "tiny"
 
 
@@ -97,16 +99,48 @@ def find_cuda_compiler():
     return shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 
 
-def choose_preset(device):
-    """The CMake preset for this machine: CUDA wherever there is a GPU, unless --device cpu asks otherwise."""
-    if device == "cpu" or (device == "auto" and not has_nvidia_gpu()):
-        return "release"
+def cuda_toolkit():
+    """A CUDA toolkit of PyPI's packages in a folder of the build, laid out as NVIDIA's own; its folder."""
+    packages_text = CUDA_PACKAGES_FILE.read_bytes()
+    folder = ROOT / "build" / "cuda-toolkit"
+    toolkit = folder / "nvidia" / "cu13"
+    stamp = folder / "complete"
+    wanted = hashlib.sha256(packages_text).hexdigest()
+    if not stamp.exists() or stamp.read_text() != wanted:
+        shutil.rmtree(folder, ignore_errors=True)
+        step("fetch CUDA's compiler (PyPI)", [sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(folder),
+                                              "-r", str(CUDA_PACKAGES_FILE)])
+        (toolkit / "lib64").symlink_to("lib")
+        for part, pattern in (("include", "*.h"), ("lib", "*.so.*")):
+            for path in (folder / "nvidia" / "nccl" / part).glob(pattern):
+                (toolkit / part / path.name).symlink_to(os.path.relpath(path, toolkit / part))
+        for library in (toolkit / "lib").glob("*.so.*"):  # as the linker looks for them
+            plain = library.with_name(library.name.split(".so.")[0] + ".so")
+            if not plain.exists():
+                plain.symlink_to(library.name)
+        stamp.write_text(wanted)
+    return toolkit
+
+
+def use_cuda():
+    """Tells CMake of the CUDA compiler: the machine's, else PyPI's. Returns CMake variables: where a built program finds the
+    latter's libraries."""
     compiler = find_cuda_compiler()
+    variables = []
     if compiler is None:
-        raise Failure("this machine has an NVIDIA GPU, but nvcc (CUDA toolkit 13.0 or newer) was found neither on PATH "
-                      "nor in /usr/local/cuda/bin; install the CUDA toolkit, or ask for the CPU with --device cpu")
+        toolkit = cuda_toolkit()
+        compiler = str(toolkit / "bin" / "nvcc")
+        flags = f"-Wl,-rpath,{toolkit / 'lib'}"
+        variables = [f"-DCUDAToolkit_ROOT={toolkit}", f"-DCMAKE_EXE_LINKER_FLAGS={flags}", f"-DCMAKE_SHARED_LINKER_FLAGS={flags}"]
     os.environ["CUDACXX"] = compiler
-    return "cuda"
+    return variables
+
+
+def choose_preset(device):
+    """The CMake preset for this machine, and its variables: CUDA wherever there is a GPU, unless --device cpu asks otherwise."""
+    if device == "cpu" or (device == "auto" and not has_nvidia_gpu()):
+        return "release", []
+    return "cuda", use_cuda()
 
 
 def jobs():
@@ -125,8 +159,8 @@ def configure_and_build(preset, targets=(), variables=()):
 
 def build(device, everything=False):
     """Builds the product, or everything, and leaves build/koho and build/engine.so."""
-    preset = choose_preset(device)
-    configure_and_build(preset, () if everything else ["koho", "engine_so"])
+    preset, variables = choose_preset(device)
+    configure_and_build(preset, () if everything else ["koho", "engine_so"], variables)
     for name, made in {"koho": f"{preset}/src/app/koho", "engine.so": f"{preset}/src/capi/engine.so"}.items():
         link = ROOT / "build" / name
         link.unlink(missing_ok=True)
@@ -135,14 +169,12 @@ def build(device, everything=False):
 
 
 def wheel(device):
-    """Builds the program without its tests, with the CUDA backend wherever a compiler for it is, and packs the wheel."""
-    compiler = None if device == "cpu" else find_cuda_compiler()
-    if compiler is None and device == "cuda":
-        raise Failure("nvcc (CUDA toolkit 13.0 or newer) was found neither on PATH nor in /usr/local/cuda/bin")
-    if compiler is not None:
-        os.environ["CUDACXX"] = compiler
-    say(f"==> wheel {'with' if compiler else 'without'} the CUDA backend")
-    configure_and_build("wheel", ["koho", "engine_so"], [f"-DKOHO_CUDA={'ON' if compiler else 'OFF'}"])
+    """Builds the program without its tests, with the CUDA backend where a GPU or a compiler for it is, and packs the wheel."""
+    has_cuda = device == "cuda" or (device == "auto" and (has_nvidia_gpu() or find_cuda_compiler() is not None))
+    # The wheel's libraries are the PyPI packages of whoever installs it (tools/make_wheel.py), not this machine's.
+    variables = [one for one in (use_cuda() if has_cuda else []) if "LINKER_FLAGS" not in one]
+    say(f"==> wheel {'with' if has_cuda else 'without'} the CUDA backend")
+    configure_and_build("wheel", ["koho", "engine_so"], [*variables, f"-DKOHO_CUDA={'ON' if has_cuda else 'OFF'}"])
     step("pack the wheel", [sys.executable, str(ROOT / "tools" / "make_wheel.py"), "--build", str(ROOT / "build" / "wheel")])
     made = next((ROOT / "build" / "dist").glob("koho-*.whl"))
     say(f"==> {made.relative_to(ROOT)} is ready, {made.stat().st_size / 1e6:.1f} MB")
