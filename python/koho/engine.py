@@ -157,7 +157,8 @@ class Engine(ApiRequests):
         if worker := options.pop("worker", None) or os.environ.get("KOHO_WORKER"):
             options["worker"] = os.fsencode(worker)
         chosen = c_values.struct(c.EngineOptionsStruct, **options)
-        self.handle = self.library.init_engine_ex(os.fsencode(hub.directory(model_dir)), chosen)
+        self.model_dir = hub.directory(model_dir)
+        self.handle = self.library.init_engine_ex(os.fsencode(self.model_dir), chosen)
         if not self.handle:
             raise self.error()
 
