@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The front door of koho: sets up a machine, builds, and runs the main jobs. Standard library only.
 
-    ./run.py --smoke          set up, build, answer the embedded model's demonstration prompts, check every answer
+    ./run.py --smoke          set up, build, answer the embedded model's demonstration prompts (or ask --model), check every answer
     ./run.py --test           set up, build, pass all tests of the program as users have it; --sanitize: under ASan and UBSan;
                               --sanitize threads: those of what runs on several threads, under ThreadSanitizer
     ./run.py --build          set up and build only; leaves build/koho and build/engine.so
@@ -15,21 +15,26 @@ Exits non-zero with the reason when anything fails.
 """
 
 import argparse
-import array
+import hashlib
 import json
 import os
 import pathlib
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(ROOT / "python"))
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tools")]
+
+import smoke_cases  # noqa: E402
+from koho import hub  # noqa: E402
+
 PACKAGES_FILE = ROOT / "packages.txt"
-MODEL = ROOT / "models" / "tiny"
+CUDA_PACKAGES_FILE = ROOT / "third_party" / "cuda-requirements.txt"
+MODEL = smoke_cases.EMBEDDED
+JOBS = ("smoke", "test", "build", "wheel", "bench", "serve")
 
 
 class Failure(Exception):
@@ -97,16 +102,48 @@ def find_cuda_compiler():
     return shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 
 
-def choose_preset(device):
-    """The CMake preset for this machine: CUDA wherever there is a GPU, unless --device cpu asks otherwise."""
-    if device == "cpu" or (device == "auto" and not has_nvidia_gpu()):
-        return "release"
+def cuda_toolkit():
+    """A CUDA toolkit of PyPI's packages in a folder of the build, laid out as NVIDIA's own; its folder."""
+    packages_text = CUDA_PACKAGES_FILE.read_bytes()
+    folder = ROOT / "build" / "cuda-toolkit"
+    toolkit = folder / "nvidia" / "cu13"
+    stamp = folder / "complete"
+    wanted = hashlib.sha256(packages_text).hexdigest()
+    if not stamp.exists() or stamp.read_text() != wanted:
+        shutil.rmtree(folder, ignore_errors=True)
+        step("fetch CUDA's compiler (PyPI)", [sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(folder),
+                                              "-r", str(CUDA_PACKAGES_FILE)])
+        (toolkit / "lib64").symlink_to("lib")
+        for part, pattern in (("include", "*.h"), ("lib", "*.so.*")):
+            for path in (folder / "nvidia" / "nccl" / part).glob(pattern):
+                (toolkit / part / path.name).symlink_to(os.path.relpath(path, toolkit / part))
+        for library in (toolkit / "lib").glob("*.so.*"):  # as the linker looks for them
+            plain = library.with_name(library.name.split(".so.")[0] + ".so")
+            if not plain.exists():
+                plain.symlink_to(library.name)
+        stamp.write_text(wanted)
+    return toolkit
+
+
+def use_cuda():
+    """Tells CMake of the CUDA compiler: the machine's, else PyPI's. Returns CMake variables: where a built program finds the
+    latter's libraries."""
     compiler = find_cuda_compiler()
+    variables = []
     if compiler is None:
-        raise Failure("this machine has an NVIDIA GPU, but nvcc (CUDA toolkit 13.0 or newer) was found neither on PATH "
-                      "nor in /usr/local/cuda/bin; install the CUDA toolkit, or ask for the CPU with --device cpu")
+        toolkit = cuda_toolkit()
+        compiler = str(toolkit / "bin" / "nvcc")
+        flags = f"-Wl,-rpath,{toolkit / 'lib'}"
+        variables = [f"-DCUDAToolkit_ROOT={toolkit}", f"-DCMAKE_EXE_LINKER_FLAGS={flags}", f"-DCMAKE_SHARED_LINKER_FLAGS={flags}"]
     os.environ["CUDACXX"] = compiler
-    return "cuda"
+    return variables
+
+
+def choose_preset(device):
+    """The CMake preset for this machine, and its variables: CUDA wherever there is a GPU, unless --device cpu asks otherwise."""
+    if device == "cpu" or (device == "auto" and not has_nvidia_gpu()):
+        return "release", []
+    return "cuda", use_cuda()
 
 
 def jobs():
@@ -125,8 +162,8 @@ def configure_and_build(preset, targets=(), variables=()):
 
 def build(device, everything=False):
     """Builds the product, or everything, and leaves build/koho and build/engine.so."""
-    preset = choose_preset(device)
-    configure_and_build(preset, () if everything else ["koho", "engine_so"])
+    preset, variables = choose_preset(device)
+    configure_and_build(preset, () if everything else ["koho", "engine_so"], variables)
     for name, made in {"koho": f"{preset}/src/app/koho", "engine.so": f"{preset}/src/capi/engine.so"}.items():
         link = ROOT / "build" / name
         link.unlink(missing_ok=True)
@@ -135,14 +172,12 @@ def build(device, everything=False):
 
 
 def wheel(device):
-    """Builds the program without its tests, with the CUDA backend wherever a compiler for it is, and packs the wheel."""
-    compiler = None if device == "cpu" else find_cuda_compiler()
-    if compiler is None and device == "cuda":
-        raise Failure("nvcc (CUDA toolkit 13.0 or newer) was found neither on PATH nor in /usr/local/cuda/bin")
-    if compiler is not None:
-        os.environ["CUDACXX"] = compiler
-    say(f"==> wheel {'with' if compiler else 'without'} the CUDA backend")
-    configure_and_build("wheel", ["koho", "engine_so"], [f"-DKOHO_CUDA={'ON' if compiler else 'OFF'}"])
+    """Builds the program without its tests, with the CUDA backend where a GPU or a compiler for it is, and packs the wheel."""
+    has_cuda = device == "cuda" or (device == "auto" and (has_nvidia_gpu() or find_cuda_compiler() is not None))
+    # The wheel's libraries are the PyPI packages of whoever installs it (tools/make_wheel.py), not this machine's.
+    variables = [one for one in (use_cuda() if has_cuda else []) if "LINKER_FLAGS" not in one]
+    say(f"==> wheel {'with' if has_cuda else 'without'} the CUDA backend")
+    configure_and_build("wheel", ["koho", "engine_so"], [*variables, f"-DKOHO_CUDA={'ON' if has_cuda else 'OFF'}"])
     step("pack the wheel", [sys.executable, str(ROOT / "tools" / "make_wheel.py"), "--build", str(ROOT / "build" / "wheel")])
     made = next((ROOT / "build" / "dist").glob("koho-*.whl"))
     say(f"==> {made.relative_to(ROOT)} is ready, {made.stat().st_size / 1e6:.1f} MB")
@@ -156,100 +191,108 @@ def run_koho(arguments, stdin=None):
     return result.stdout
 
 
-def read_reference():
-    """The reference implementation's greedy answers of the embedded model: tests/golden/trained.* (docs/goldens.md)."""
-    folder = ROOT / "tests" / "golden"
-    raw = (folder / "trained.safetensors").read_bytes()
-    header_bytes = struct.unpack("<Q", raw[:8])[0]
-    header = json.loads(raw[8:8 + header_bytes])
-
-    def numbers(name):
-        entry = header[name]
-        begin, end = entry["data_offsets"]
-        values = array.array({"I32": "i", "F32": "f"}[entry["dtype"]])
-        values.frombytes(raw[8 + header_bytes + begin:8 + header_bytes + end])
-        return values.tolist()
-
-    for index, entry in enumerate(json.loads((folder / "trained.json").read_text())):
-        best = numbers(f"{index:02}.best_logits")
-        yield {"name": entry["name"], "prompt_ids": numbers(f"{index:02}.ids"), "ids": numbers(f"{index:02}.greedy_ids"),
-               "gaps": [best[2 * i] - best[2 * i + 1] for i in range(len(best) // 2)],
-               "noise": numbers(f"{index:02}.rounding_noise")}
+def gpus_of(options):
+    return options.gpus if options.gpus is not None else int(options.device != "cpu" and has_nvidia_gpu())
 
 
-def agreement(found, reference):
-    """Whether `found` is the beginning of the reference's ids, up to a first difference where the reference's own two
-    best logits are closer than its rounding noise. Returns (agrees, words)."""
-    for i, (ours, theirs) in enumerate(zip(found, reference["ids"])):
-        if ours != theirs:
-            near = reference["gaps"][i] < reference["noise"][i]
-            return near, (f"equal up to token {i}, a near tie of the reference" if near else f"DIFFER at token {i}")
-    return len(found) > 0, f"all {len(found)} equal"
-
-
-def smoke(device):
-    """Builds, then answers the demonstration prompts of the embedded model and checks them: the text against what a
-    right answer contains, the token ids against the reference implementation's; first one by one, then all together
-    through engine.so."""
+def smoke(options):
+    """Asks a model: the text is tokenised by koho, and by transformers where that is installed; each prompt is answered alone, all
+    together, and step by step, through engine.so. The embedded model is also asked through the program; its text must have
+    what a right answer has, its ids must be the reference implementation's. Where torch is installed, the first ids must be
+    those of transformers."""
+    from koho import Engine, EngineError, FetchError, RequestRefused
     started = time.monotonic()
-    preset = build(device)
-    step("check the checkpoint", [str(ROOT / "build" / "koho"), "check", "--model", str(MODEL)])
-    expected = {entry["name"]: entry for entry in json.loads((MODEL / "prompts.json").read_text())["prompts"]}
-    cases = [case for case in read_reference() if case["name"] in expected]
-    wrong, rates, alone = [], [], []
-    say("==> ask the embedded model")
-    for case in cases:
-        demonstration = expected[case["name"]]
-        request = demonstration["request"]
-        question = request["messages"][-1]["content"] if "messages" in request else request["prompt"]
-        ids_file = ROOT / "build" / "smoke-ids.json"
-        ids_file.write_text(json.dumps(case["prompt_ids"]))
-        line = run_koho(["run", "--model", str(MODEL), "--prompt-ids", str(ids_file), "--temperature", "0",
-                         "--max-tokens", str(min(len(case["ids"]), demonstration["max_tokens"])), "--json"])
-        answer = json.loads(line.splitlines()[-1])
-        agrees, words = agreement(answer["ids"], case)
-        # The expectation may end in the control token that ends the answer, which koho does not show.
-        right = re.sub(r"<\|\w+\|>$", "", demonstration["expect"]) in answer["text"]
-        alone.append(answer["ids"])
-        timings = answer["timings"]
-        rates.append(timings["decode_tokens_per_s"])
-        say("    prompt   " + str(question).strip().replace("\n", "\n             "))
-        say("    answer   " + answer["text"].strip().replace("\n", "\n             "))
-        say(f"    {'ok' if agrees and right else 'WRONG'}       ids against the reference: {words}; "
-            f"{'right' if right else 'should contain ' + repr(demonstration['expect'])}; "
-            f"loaded in {timings['load_ms']:.0f} ms, {timings['decode_tokens_per_s']:.0f} tok/s\n")
+    engine_path = options.engine
+    if engine_path is None:
+        build(options.device)
+        engine_path = ROOT / "build" / "engine.so"
+    try:
+        with Engine(options.model, max_batch=16, num_gpus=gpus_of(options), num_threads=options.threads, library=engine_path) as engine:
+            words = ask(engine, pathlib.Path(engine.model_dir), options)
+    except (EngineError, FetchError, RequestRefused, OSError) as error:
+        raise Failure(str(error)) from error
+    say(f"==> smoke passed: {words}, {time.monotonic() - started:.0f} s in all")
+
+
+def ask(engine, model, options):
+    """smoke()'s questions. Returns what was found, in words."""
+    from koho import SamplingParams
+    embedded = model.resolve() == MODEL
+    cases = smoke_cases.prompts(model)
+    say(f"==> tokenise {len(cases)} prompts")
+    ids = [engine.request("/tokenize", case["request"])["tokens"] for case in cases]
+    goldens = smoke_cases.golden_answers() if embedded else {}
+    for case, ours in zip(cases, ids):
+        if case["name"] in goldens and ours != goldens[case["name"]]["prompt_ids"]:
+            raise Failure(f"{case['name']}: the prompt's ids are not the reference's")
+    theirs = smoke_cases.transformers_ids(model, cases)
+    if isinstance(theirs, str):
+        say(f"    not compared with transformers.AutoTokenizer: {theirs}")
+    else:
+        for case, one, other in zip(cases, ids, theirs):
+            if one != other:
+                raise Failure(f"{case['name']}: the tokenizers differ: koho {one[:20]}…, transformers {other[:20]}…")
+        say(f"    ok       {sum(map(len, ids))} ids as transformers.AutoTokenizer's")
+
+    say("==> ask the model" + (" through koho run" if embedded and options.engine is None else ""))
+    each = [SamplingParams(max_tokens=min(case["max_tokens"], len(goldens[case["name"]]["ids"])) if embedded else case["max_tokens"])
+            for case in cases]
+    if embedded and options.engine is None:
+        alone = [ask_program(prompt, params.max_tokens) for prompt, params in zip(ids, each)]
+    else:
+        alone = [engine.generate(prompt, params).token_ids for prompt, params in zip(ids, each)]
+    wrong = []
+    for case, answer in zip(cases, alone):
+        text = engine.request("/detokenize", {"tokens": answer})["prompt"]
+        agrees, words = smoke_cases.agreement(answer, goldens[case["name"]]) if embedded else (len(answer) > 0, f"{len(answer)} tokens")
+        right = case["expect"] is None or re.sub(r"<\|\w+\|>$", "", case["expect"]) in text
+        say("    prompt   " + str(smoke_cases.question(case)).strip().replace("\n", "\n             "))
+        say("    answer   " + text.strip().replace("\n", "\n             "))
+        say(f"    {'ok' if agrees and right else 'WRONG'}       {'ids against the reference: ' if embedded else ''}{words}"
+            f"{'' if case['expect'] is None else '; right' if right else '; should contain ' + repr(case['expect'])}\n")
         if not (agrees and right):
             wrong.append(case["name"])
-    if len(cases) < 5:
-        raise Failure(f"only {len(cases)} reference answers found")
     if wrong:
         raise Failure(f"{len(wrong)} of {len(cases)} answers are wrong: {'; '.join(wrong)}")
-    smoke_engine(cases, alone, gpus=int(preset == "cuda"))
-    say(f"==> smoke passed: {len(cases)} prompts answered as the reference implementation answers them, "
-        f"{sum(rates) / len(rates):.0f} tok/s on average, {time.monotonic() - started:.0f} s in all")
 
-
-def smoke_engine(cases, alone, gpus):
-    """The same prompts through engine.so in both its forms, as one batch each."""
-    from koho import Engine, SamplingParams
-    say("==> ask again through engine.so, all prompts together")
-    each = [SamplingParams(max_tokens=len(ids)) for ids in alone]
-    with Engine(MODEL, max_batch=len(cases), num_gpus=gpus, library=ROOT / "build" / "engine.so") as engine:
-        together = [answer.token_ids for answer in engine.batch([case["prompt_ids"] for case in cases], each)]
-        states = [engine.prefill(case["prompt_ids"], params) for case, params in zip(cases, each)]
-        stepped = [[] for _ in cases]
-        while not all(state.done for state in states):
-            for ids, token in zip(stepped, engine.decode_batch(states)):
-                ids += [token] if token >= 0 else []
+    say("==> ask again, all prompts together")
+    together = [answer.token_ids for answer in engine.batch(ids, each)]
+    states = [engine.prefill(prompt, params) for prompt, params in zip(ids, each)]
+    stepped = [[] for _ in cases]
+    while not all(state.done for state in states):
+        for tokens, token in zip(stepped, engine.decode_batch(states)):
+            tokens += [token] if token >= 0 else []
     for form, answers in (("add_request and poll_requests", together), ("prefill and run_batch_decode", stepped)):
-        checked = [agreement(ids, case) for ids, case in zip(answers, cases)]
+        checked = [smoke_cases.agreement(found, goldens[case["name"]]) for found, case in zip(answers, cases)] if embedded else []
         wrong = [f"{case['name']} ({words})" for case, (agrees, words) in zip(cases, checked) if not agrees]
         if wrong:
             raise Failure(f"{form}: {len(wrong)} of {len(cases)} answers are wrong: {'; '.join(wrong)}")
         # On the CPU a request's tokens do not depend on what else is in the batch (batch invariance).
-        if not gpus and answers != alone:
+        if not gpus_of(options) and answers != alone:
             raise Failure(f"{form}: the answers are not those given one by one")
-        say(f"    ok       {form}: {len(cases)} answers as the reference's")
+        say(f"    ok       {form}: {len(cases)} answers{' as the reference' if embedded else ''}")
+
+    say("==> compare with transformers' greedy answers")
+    few = smoke_cases.REFEREED
+    references = smoke_cases.transformers_answers(model, ids[:few])
+    if isinstance(references, str):
+        say(f"    not compared: {references}")
+        return f"{len(cases)} prompts answered" + (" as the reference implementation answers them" if embedded else "")
+    for case, answer, reference in zip(cases, alone, references):
+        agrees, words = smoke_cases.agreement(answer, reference)
+        say(f"    {'ok' if agrees else 'WRONG'}       {case['name']}: {words}")
+        if not agrees:
+            raise Failure(f"{case['name']}: the answer is not transformers': {words}")
+    return f"{len(cases)} prompts answered, {len(references)} of them compared with transformers"
+
+
+def ask_program(prompt_ids, max_tokens):
+    """The embedded model's greedy answer through `koho run`."""
+    ids_file = ROOT / "build" / "smoke-ids.json"
+    ids_file.write_text(json.dumps(prompt_ids))
+    line = run_koho(["run", "--model", str(MODEL), "--prompt-ids", str(ids_file), "--temperature", "0", "--max-tokens",
+                     str(max_tokens), "--json"])
+    return json.loads(line.splitlines()[-1])["ids"]
 
 
 def tokenizer_corpus(model, koho, referee):
@@ -281,10 +324,10 @@ def tokenizer_corpus(model, koho, referee):
 
 def bench(options):
     """Measures the engine through engine.so with a closed loop of equal requests (python/koho/bench.py)."""
-    from koho import EngineError
+    from koho import EngineError, FetchError
     try:
         measure(options)
-    except (EngineError, OSError, ValueError, OverflowError) as error:
+    except (EngineError, FetchError, OSError, ValueError, OverflowError) as error:
         raise Failure(str(error)) from error
 
 
@@ -298,23 +341,25 @@ def measure(options):
     if engine_path is None:
         build(options.device)
         engine_path = ROOT / "build" / "engine.so"
-    gpus = options.gpus if options.gpus is not None else int(options.device != "cpu" and has_nvidia_gpu())
+    gpus = gpus_of(options)
     say(f"==> bench {options.model} ({options.duration:g} s, {options.concurrency} requests at a time)")
-    if (options.model / "tokenizer.json").exists():
-        corpus = tokenizer_corpus(options.model, ROOT / "build" / "koho", options.tokenizer)
+    model = pathlib.Path(hub.directory(options.model))
+    if (model / "tokenizer.json").exists():
+        corpus = tokenizer_corpus(model, ROOT / "build" / "koho", options.tokenizer)
     elif options.tokenizer:
         raise Failure(f"{options.model} has no tokenizer.json to compare")
     else:
         corpus = None
-    with Engine(options.model, library=engine_path, max_batch=options.concurrency, num_gpus=gpus,
+    with Engine(model, library=engine_path, max_batch=options.concurrency, num_gpus=gpus,
                 max_seq=options.prompt_len + options.gen_len, num_threads=options.threads) as engine:
         if corpus is None:
             draw = random.Random(options.seed)
             corpus = [draw.randrange(engine.info(Info.VOCAB_SIZE)) for _ in range(1 << 16)]
         prompts = loop.cut_prompts(corpus, options.prompt_len, options.prefix_len, options.seed)
         result = loop.run(engine, prompts, duration=options.duration, concurrency=options.concurrency,
-                          prompt_len=options.prompt_len, gen_len=options.gen_len)
-        result |= {"model_id": str(options.model), "num_gpus": gpus, "load_time_s": engine.info(Info.LOAD_US) / 1e6}
+                          prompt_len=options.prompt_len, gen_len=options.gen_len, sampling=loop.SAMPLINGS[options.sampling])
+        result |= {"sampling": options.sampling, "model_id": options.model, "num_gpus": gpus,
+                   "load_time_s": engine.info(Info.LOAD_US) / 1e6}
     say(loop.report(result))
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")
@@ -365,7 +410,8 @@ def number(kind, least=None):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     allow_abbrev=False)
     job = parser.add_mutually_exclusive_group(required=True)
     job.add_argument("--smoke", action="store_true", help="set up, build, run the embedded model and check its answers")
     job.add_argument("--test", action="store_true", help="set up, build and pass all tests")
@@ -375,35 +421,49 @@ def main():
     job.add_argument("--serve", action="store_true", help="set up, build and serve; takes koho serve's flags")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto",
                         help="what to build for: auto takes CUDA where there is an NVIDIA GPU")
-    parser.add_argument("--sanitize", nargs="?", const="memory", choices=["memory", "threads"],
-                        help="with --test: under AddressSanitizer and UndefinedBehaviorSanitizer, or the tests of what runs "
-                             "on several threads under ThreadSanitizer")
-    measure = parser.add_argument_group("with --bench")
-    measure.add_argument("--model", type=pathlib.Path, default=MODEL, help="model directory (the embedded model)")
-    measure.add_argument("--engine", type=pathlib.Path, help="an engine.so that is built already (build/engine.so)")
-    measure.add_argument("--duration", type=number(float), default=60, help="seconds that are measured (%(default)s)")
-    measure.add_argument("--concurrency", type=number(int, 1), default=64, help="requests under way at once (%(default)s)")
-    measure.add_argument("--prompt-len", type=number(int, 1), default=256, help="tokens of a prompt (%(default)s)")
-    measure.add_argument("--gen-len", type=number(int, 1), default=256, help="tokens of an answer (%(default)s)")
-    measure.add_argument("--prefix-len", type=number(int, 0), default=0, help="tokens that all prompts begin with (%(default)s)")
-    measure.add_argument("--tokenizer", choices=["transformers"],
-                         help="encode the prompts' texts with this Python package as well; a difference is a failure")
-    measure.add_argument("--gpus", type=number(int, 0), help="1: the GPU, 0: the CPU (1 where there is a GPU); koho runs on one GPU")
-    measure.add_argument("--threads", type=number(int, 0), default=0, help="CPU threads (one a core)")
-    measure.add_argument("--seed", type=int, default=0, help="of the choice of prompts (%(default)s)")
-    measure.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the numbers there, too")
+    from koho.bench import SAMPLINGS
+    flags = parser.add_argument_group("with some of the above, as each says")
+    flag = flags.add_argument
+    flag("--sanitize", nargs="?", const="memory", choices=["memory", "threads"],
+         help="--test: under AddressSanitizer and UndefinedBehaviorSanitizer, or the tests of what runs on several threads "
+              "under ThreadSanitizer")
+    flag("--model", default=str(MODEL), help="--smoke, --bench, --serve: a model's directory or name (the embedded model)")
+    flag("--engine", type=pathlib.Path, help="--smoke, --bench: an engine.so that is built already (build/engine.so)")
+    flag("--gpus", type=number(int, 0),
+         help="--smoke, --bench: 1: the GPU, 0: the CPU (1 where there is a GPU); koho runs on one GPU")
+    flag("--threads", type=number(int, 0), default=0, help="--smoke, --bench, --serve: CPU threads (one a core)")
+    flag("--duration", type=number(float), default=60, help="--bench: seconds that are measured (%(default)s)")
+    flag("--concurrency", type=number(int, 1), default=64, help="--bench: requests under way at once (%(default)s)")
+    flag("--prompt-len", type=number(int, 1), default=256, help="--bench: tokens of a prompt (%(default)s)")
+    flag("--gen-len", type=number(int, 1), default=256, help="--bench: tokens of an answer (%(default)s)")
+    flag("--prefix-len", type=number(int, 0), default=0, help="--bench: tokens that all prompts begin with (%(default)s)")
+    flag("--sampling", choices=sorted(SAMPLINGS), default="greedy",
+         help="--bench: greedy, or brief: temperature 0.8, top-p 0.95, repetition penalty 1.1 (%(default)s)")
+    flag("--tokenizer", choices=["transformers"],
+         help="--bench: encode the prompts' texts with this Python package as well; a difference is a failure")
+    flag("--seed", type=int, default=0, help="--bench: of the choice of prompts (%(default)s)")
+    flag("--json", type=pathlib.Path, metavar="FILE", help="--bench: write the numbers there, too")
     options, further = parser.parse_known_args()
-    if further and not options.serve:
+    job = next(name for name in JOBS if getattr(options, name))
+    if further and job != "serve":
         parser.error(f"unrecognized arguments: {' '.join(further)}")
+    # A flag that the job does not read is a mistake of its user.
+    for action in parser._actions:
+        action.default = argparse.SUPPRESS
+    given = vars(parser.parse_known_args()[0])
+    for action in flags._group_actions:
+        users = re.findall(r"--(\w+)", action.help.split(":")[0])
+        if action.dest in given and job not in users:
+            parser.error(f"{action.option_strings[0]} does nothing with --{job}, only with --{', --'.join(users)}")
     if options.prefix_len > options.prompt_len:
         parser.error(f"--prefix-len ({options.prefix_len}) must not be above --prompt-len ({options.prompt_len})")
-    if options.sanitize and not options.test:
-        parser.error("--sanitize belongs to --test")
+    if not smoke_cases.missing_packages("huggingface_hub"):
+        os.environ.setdefault("KOHO_FETCH", hub.command())
     try:
-        if not (options.bench and options.engine):
+        if not options.engine:
             set_up()
         if options.smoke:
-            smoke(options.device)
+            smoke(options)
         elif options.test:
             test(options.device, options.sanitize)
         elif options.wheel:
@@ -412,7 +472,7 @@ def main():
             bench(options)
         elif options.serve:
             threads = ["--threads", str(options.threads)] if options.threads else []
-            serve(options.device, ["--model", str(options.model), "--device", options.device, *threads, *further])
+            serve(options.device, ["--model", options.model, "--device", options.device, *threads, *further])
         else:
             build(options.device)
             say("==> build/koho and build/engine.so are ready")

@@ -19,7 +19,8 @@ Nothing is computed here. include/koho/engine.h says what each call means.
 """
 
 from koho.engine import Completion, Engine, EngineError, Finish, Info, SamplingParams, State, TokenEvent
+from koho.hub import FetchError
 from koho.text import AsyncEngine, ChatAnswer, RequestRefused
 
-__all__ = ["AsyncEngine", "ChatAnswer", "Completion", "Engine", "EngineError", "Finish", "Info", "RequestRefused", "SamplingParams",
-           "State", "TokenEvent"]
+__all__ = ["AsyncEngine", "ChatAnswer", "Completion", "Engine", "EngineError", "FetchError", "Finish", "Info", "RequestRefused",
+           "SamplingParams", "State", "TokenEvent"]

@@ -99,14 +99,18 @@ class Flight:
         self.tokens = 0
 
 
-def run(engine: Engine, prompts, *, duration, concurrency, prompt_len, gen_len):
-    """Runs the bench; returns its numbers under vLLM's names."""
+# Sampling by name: fields of SamplingParams.
+SAMPLINGS = {"greedy": {}, "brief": {"temperature": 0.8, "top_p": 0.95, "repetition_penalty": 1.1}}
+
+
+def run(engine: Engine, prompts, *, duration, concurrency, prompt_len, gen_len, sampling=None):
+    """Runs the bench; returns its numbers under vLLM's names. `sampling`: fields of SamplingParams (greedy)."""
     for name, value in (("duration", duration), ("concurrency", concurrency), ("prompt_len", prompt_len),
                         ("gen_len", gen_len)):
         if not 0 < value < math.inf:
             raise ValueError(f"{name} must be above 0, found {value}")
     _warm_up(engine, prompts, concurrency, min(gen_len, 16))
-    params = SamplingParams(max_tokens=gen_len, ignore_eos=True)
+    params = SamplingParams(max_tokens=gen_len, ignore_eos=True, **(sampling or {}))
     watched = (Info.DECODE_STEPS, Info.DECODE_ROWS, Info.PROMPT_TOKENS, Info.CACHED_TOKENS, Info.PREEMPTIONS)
     before = {which: engine.info(which) for which in watched}
     flights, next_id = {}, 0

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 
-from koho import c_values
+from koho import c_values, hub
 from koho import library as c
 from koho.sampling import SamplingParams
 from koho.text import ApiRequests
@@ -129,8 +129,9 @@ class State:
 class Engine(ApiRequests):
     """A model in memory and the threads that compute. Use as a context manager, or close() it.
 
-    Any thread may call anything; generate(), stream() and batch() of several threads are computed together. The
-    options are EngineOptions' fields by their names: num_gpus=1 computes on a GPU, 0 (the default) on the CPU;
+    `model_dir`: its directory, or its name on Hugging Face's hub, ORG/NAME or ORG/NAME@REVISION, which is fetched if need
+    be (FetchError). Any thread may call anything; generate(), stream() and batch() of several threads are computed
+    together. The options are EngineOptions' fields by their names: num_gpus=1 computes on a GPU, 0 (the default) on the CPU;
     executor="process" or "thread"; devices=[0, 1], the GPUs of the ranks; worker, the program of worker processes (or
     the environment's KOHO_WORKER; else `koho` beside engine.so).
     """
@@ -159,7 +160,8 @@ class Engine(ApiRequests):
         if worker := options.pop("worker", None) or os.environ.get("KOHO_WORKER"):
             options["worker"] = os.fsencode(worker)
         chosen = c_values.struct(c.EngineOptionsStruct, **options)
-        self.handle = self.library.init_engine_ex(str(model_dir).encode(), chosen)
+        self.model_dir = hub.directory(model_dir)
+        self.handle = self.library.init_engine_ex(os.fsencode(self.model_dir), chosen)
         if not self.handle:
             raise self.error()
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `koho` of the installed package: becomes the program that the wheel holds."""
+"""The command `koho` of the installed package: becomes the program that the wheel holds, with a fetcher of models beside it."""
 
 import os
 import pathlib
 import sys
 
+from koho import hub
 from koho.places import find
 
 
@@ -17,6 +18,7 @@ def main() -> None:
     """Replaces this process by the program, with the same arguments."""
     try:
         program = str(path())
+        os.environ.setdefault("KOHO_FETCH", hub.command())
         os.execv(program, [program, *sys.argv[1:]])
     except OSError as error:
         sys.exit(f"koho: {error}")

@@ -9,8 +9,8 @@
 #include <system_error>
 #include <vector>
 
+#include "app/hub_cache.h"
 #include "app/nearest_word.h"
-#include "base/mapped_file.h"
 #include "base/text.h"
 
 namespace koho::app {
@@ -21,43 +21,6 @@ namespace fs = std::filesystem;
 constexpr std::string_view kReads =
     "koho reads a model directory of Hugging Face: config.json, tokenizer.json, *.safetensors";
 
-/// "zai-org/GLM-4.7-FP8": two names of letters, digits, '-', '_' and '.'.
-bool is_hub_name(std::string_view text) {
-  const auto is_name = [](std::string_view name) {
-    return !name.empty() && name.front() != '.' && name.front() != '-' && name.front() != '~' &&
-           std::ranges::all_of(name, [](char c) {
-             return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                    c == '-' || c == '_' || c == '.';
-           });
-  };
-  const std::size_t slash = text.find('/');
-  return slash != std::string_view::npos && is_name(text.substr(0, slash)) &&
-         is_name(text.substr(slash + 1));
-}
-
-/// Where the hub's clients keep what they fetched.
-std::optional<fs::path> hub_cache() {
-  if (const char* cache = std::getenv("HF_HUB_CACHE")) return fs::path(cache);
-  if (const char* home = std::getenv("HF_HOME")) return fs::path(home) / "hub";
-  if (const char* home = std::getenv("HOME"))
-    return fs::path(home) / ".cache" / "huggingface" / "hub";
-  return std::nullopt;
-}
-
-/// The snapshot of `name` in the hub's cache that its ref main names.
-std::optional<std::string> cached_snapshot(const std::string& name) {
-  const std::optional<fs::path> cache = hub_cache();
-  if (!cache) return std::nullopt;
-  std::string folder = "models--" + name;
-  folder.replace(folder.find('/'), 1, "--");
-  const Result<std::string> revision = read_file(*cache / folder / "refs" / "main", 4096);
-  if (!revision.ok()) return std::nullopt;
-  const fs::path snapshot = *cache / folder / "snapshots" / trimmed(*revision, " \n\r");
-  std::error_code ignored;
-  if (!fs::exists(snapshot / "config.json", ignored)) return std::nullopt;
-  return snapshot.string();
-}
-
 bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> ends) {
   return std::ranges::any_of(ends, [name](std::string_view end) { return name.ends_with(end); });
 }
@@ -66,7 +29,7 @@ Error not_gguf(const std::string& given) {
   return make_error(
       ErrorCode::unsupported,
       "{} is GGUF, which koho does not read: {}. The FP8 weights are at Hugging Face: hf download "
-      "zai-org/GLM-4.7-FP8 --local-dir GLM-4.7-FP8",
+      "zai-org/GLM-4.7-FP8",
       given, kReads);
 }
 
@@ -77,14 +40,27 @@ Error not_pytorch(const std::string& given) {
                     given, kReads);
 }
 
-Error to_fetch(const std::string& name) {
-  const std::string local = name.substr(name.find('/') + 1);
-  return make_error(
-      ErrorCode::not_found,
-      "{} is neither a directory here nor in Hugging Face's cache, and koho downloads "
-      "nothing. Fetch it with\n    pip install -U huggingface_hub && hf download {} "
-      "--local-dir {}\nand give {} as the model",
-      name, name, local, local);
+/// A whole snapshot in Hugging Face's cache; or what the fetcher brings; or else the command that
+/// brings it. `whole`: with the weights.
+Result<std::string> hub_model(const HubName& name, bool whole) {
+  std::optional<HubSnapshot> snapshot = find_snapshot(name);
+  if (snapshot && (snapshot->missing.empty() || !whole)) return std::move(snapshot->directory);
+  if (!hub_is_offline()) {
+    KOHO_TRY_ASSIGN(std::optional<std::string> fetched, fetch_model(name));
+    if (fetched) return *std::move(fetched);
+  }
+  const std::string found =
+      snapshot
+          ? fmt::format("is in Hugging Face's cache, but {} of its files are missing, first {}",
+                        snapshot->missing.size(), snapshot->missing.front())
+          : "is neither a directory here nor in Hugging Face's cache";
+  const std::string_view why = hub_is_offline()
+                                   ? "HF_HUB_OFFLINE is set, so nothing is downloaded"
+                                   : "this program downloads nothing (pip's koho does)";
+  return make_error(ErrorCode::not_found,
+                    "{} {}, and {}. Fetch it into the cache with\n    pip install -U "
+                    "huggingface_hub && {}\nand start koho as now",
+                    name.text(), found, why, name.download_command());
 }
 
 Status check_file(const std::string& given) {
@@ -143,13 +119,10 @@ Result<std::string> find_model(const std::string& given, bool whole) {
     KOHO_TRY(check_file(given));
   }
   if (lower_case(given).find("gguf") != std::string::npos) return not_gguf(given);
-  const fs::path parent = fs::path(given).parent_path();
-  if (is_hub_name(given) && !fs::is_directory(parent, ignored)) {
-    if (std::optional<std::string> snapshot = cached_snapshot(given)) return *std::move(snapshot);
-    return to_fetch(given);
-  }
-  if (lower_case(given).starts_with("glm-") && given.find('/') == std::string::npos)
-    return to_fetch("zai-org/" + given);
+  const bool is_glm = lower_case(given).starts_with("glm-") && given.find('/') == std::string::npos;
+  const std::optional<HubName> name = parse_hub_name((is_glm ? "zai-org/" : "") + given);
+  if (name && (is_glm || !fs::is_directory(fs::path(given).parent_path(), ignored)))
+    return hub_model(*name, whole);
   return make_error(ErrorCode::not_found, "{} is no directory{}", given, near_directory(given));
 }
 

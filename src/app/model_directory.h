@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user calls a model, as a directory: a path, or a name of Hugging Face that is in its
-// cache. What koho cannot read is refused here with what to do instead; nothing is downloaded.
+// What a user calls a model, as a directory: a path, or a name of Hugging Face's hub
+// (app/hub_cache.h). What koho cannot read is refused here with what to do instead.
 #pragma once
 
 #include <string>
@@ -10,8 +10,10 @@
 namespace koho::app {
 
 /// The directory that `given` names. `whole`: it must have config.json and safetensors files; or
-/// else only be a directory. Errors: not_found, with the command that fetches a name of Hugging
-/// Face; unsupported (GGUF, PyTorch); invalid_argument (a file inside the directory).
+/// else only be a directory. A name of the hub, ORG/NAME or ORG/NAME@REVISION, is its snapshot in
+/// the cache, fetched first where KOHO_FETCH is set. Errors: not_found, with the command that
+/// fetches it; those of fetch_model; unsupported (GGUF, PyTorch); invalid_argument (a file inside
+/// the directory).
 Result<std::string> find_model(const std::string& given, bool whole = true);
 
 /// Where -m has not named the model, the first of a command's positional arguments does: then

@@ -347,14 +347,14 @@ class Bench(unittest.TestCase):
 
 
 class RunPy(unittest.TestCase):
-    """What run.py --bench says when it cannot."""
+    """What run.py says when it cannot, and its jobs on a given engine.so."""
 
-    def last_line(self, *arguments, root=ROOT):
+    def last_line(self, *arguments, root=ROOT, job="--bench --device cpu --engine " + LIBRARY + " --duration 0.1"):
         spec = importlib.util.spec_from_file_location("run_py", ROOT / "run.py")
         run_py = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(run_py)
         run_py.ROOT = root
-        command = ["run.py", "--bench", "--device", "cpu", "--engine", LIBRARY, "--duration", "0.1", *map(str, arguments)]
+        command = ["run.py", *job.split(), *map(str, arguments)]
         said = io.StringIO()
         with unittest.mock.patch.object(sys, "argv", command), contextlib.redirect_stdout(said), \
                 contextlib.redirect_stderr(said):
@@ -370,6 +370,45 @@ class RunPy(unittest.TestCase):
             code, line = self.last_line(*flags.split())
             self.assertEqual(code, 2, line)
             self.assertRegex(line, "^run.py: error: .*" + flags.split()[-2])
+
+    def test_a_flag_that_the_job_does_not_read_is_wrong_use(self):
+        for flags in ("--serve --seed 3", "--serve --gpus 1", "--serve --json x", "--smoke --duration 3", "--build --model x",
+                      "--bench --sanitize", "--test --threads 3"):
+            code, line = self.last_line(job=flags)
+            self.assertEqual(code, 2, line)
+            self.assertRegex(line, f"^run.py: error: {flags.split()[1]} does nothing with {flags.split()[0]}, only with --")
+
+    def test_smoke_asks_the_model_and_the_engine_that_it_is_given(self):
+        job = "--smoke --device cpu --engine " + LIBRARY
+        code, line = self.last_line(job=job)
+        self.assertEqual(code, 0, line)
+        self.assertIn("smoke passed: 12 prompts", line)
+        self.assertEqual(self.last_line("--model", "/nonexistent", job=job)[0], 1)
+        self.assertEqual(self.last_line(job="--smoke --device cpu --engine /nowhere/engine.so")[0], 1)
+        with tempfile.TemporaryDirectory() as directory:
+            other = pathlib.Path(directory)
+            for path in MODEL.iterdir():
+                (other / path.name).symlink_to(path)
+            (other / "prompts.json").unlink()
+            text = (MODEL / "prompts.json").read_text()
+            (other / "prompts.json").write_text(text.replace("is Paris", "is Rome"))
+            code, line = self.last_line("--model", other, job=job)
+            self.assertEqual((code, line), (1, "run.py: 1 of 12 answers are wrong: capital"))
+
+    def test_bench_samples_as_it_is_told(self):
+        with tempfile.TemporaryDirectory() as directory:
+            bare, out = pathlib.Path(directory) / "model", pathlib.Path(directory) / "out.json"
+            bare.mkdir()
+            for path in MODEL.iterdir():
+                if "tokenizer" not in path.name:
+                    (bare / path.name).symlink_to(path)
+            code, line = self.last_line("--model", bare, "--sampling", "brief", "--json", out, "--prompt-len", 8, "--gen-len", 4,
+                                        "--concurrency", 2)
+            self.assertEqual(code, 0, line)
+            found = json.loads(out.read_text())
+            self.assertEqual(found["sampling"], "brief")
+            self.assertEqual(bench.SAMPLINGS["brief"], {"temperature": 0.8, "top_p": 0.95, "repetition_penalty": 1.1})
+            self.assertGreaterEqual(found["average_batch"], 1)
 
     def test_what_is_missing_is_one_line(self):
         with tempfile.TemporaryDirectory() as directory:

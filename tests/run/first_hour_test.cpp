@@ -57,7 +57,7 @@ TEST_F(FirstHour, AModelIsNamedByAWordOrByAFlagInEveryCommand) {
 TEST_F(FirstHour, AModelThatIsNotThereSaysWhatToDo) {
   for (const std::string command : {"run", "chat", "bench", "check", "inspect", "serve"}) {
     expect(command + " zai-org/GLM-4.7-FP8", 3,
-           "hf download zai-org/GLM-4.7-FP8 --local-dir GLM-4.7-FP8");
+           "pip install -U huggingface_hub && hf download zai-org/GLM-4.7-FP8\n");
     expect(command + " " + KOHO_SOURCE_DIR "/models/tinny", 3, "models/tiny?");
     expect(command + " " + kModel + "/config.json", 2, "give the model's directory: " + kModel);
     expect(command + " nowhere/model.gguf", 5, "GGUF, which koho does not read");
@@ -149,7 +149,8 @@ TEST_F(FirstHour, DocumentedStartLinesStartKohoOrNameTheFlag) {
         {"--tp-size 2 --speculative-algorithm EAGLE --speculative-num-steps 3",
          "--speculative-algorithm EAGLE is not supported"},
         {"--jinja -ot '.ffn_.*_exps.=CPU'", "is not supported: all weights are on --device"},
-        {"-hf unsloth/GLM-4.7-GGUF:Q4_K_XL --jinja", "koho downloads nothing"}})
+        {"-hf unsloth/GLM-4.7-GGUF:Q4_K_XL --jinja", "reads no GGUF"},
+        {"--revision v1", "the model's name has it: NAME@REVISION"}})
     expect(serve + line, 2, told);
 }
 
