@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text that people and programs wrote: whole numbers, blanks around words, capitals; and its memory.
+// Text that people and programs wrote: whole numbers, blanks around words, capitals; its memory.
 #pragma once
 
 #include <cstdint>

@@ -202,11 +202,11 @@ void Bpe::merge_long(std::string_view piece, std::vector<std::int32_t>& out) con
 
 /// merge_long() takes some 20 bytes of memory a byte; windows make it a constant.
 ///
-/// Why windows give the tokens of the whole: as long as no merge crosses a border between two parts
+/// Why windows give the tokens of the whole: as long as no merge crosses a cut between two parts
 /// of a piece, each part is merged as if it were alone, and whether and when the first merge would
 /// cross depends only on the merges within the last token of the one and the first of the other,
 /// since all other merges neither touch these two nor change which of theirs comes first. So a list
-/// of tokens is the encoding of its bytes if each two neighbours in it are neighbours in the encoding
+/// of tokens is the encoding of its bytes if each adjacent pair in it is adjacent in the encoding
 /// of some text. The tokens of a window up to one that the next window has at the same place, and
 /// that window's from there on, are such a list.
 void Bpe::merge_windows(std::string_view piece, TokenList& out, const Windows& windows) const {

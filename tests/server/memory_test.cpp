@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a body costs: four bytes of memory for each of its bytes, whatever it holds, and 1 GB for all
-// bodies at once. Each case has a process of its own, whose peak the kernel tells.
+// What a body costs: four bytes of memory for each of its bytes, whatever it holds, and 1 GB for
+// all bodies at once. Each case has a process of its own, whose peak the kernel tells.
 #include <chrono>
 #include <cstdio>
 #include <fstream>
