@@ -9,7 +9,6 @@
 #include <string>
 #include <xxhash.h>
 
-#include "base/json_writer.h"
 #include "chat/prompt_tokens.h"
 #include "chat/python_text.h"
 
@@ -46,44 +45,38 @@ class RunningHash {
   std::unique_ptr<XXH3_state_t, Free> state_;
 };
 
-/// Canonical JSON, with sorted keys and numbers by value: clients re-serialise arguments.
-void append_canonical(std::string& out, const Json& value) {
+/// Adds a value in a canonical form, with sorted keys and numbers by value: clients re-serialise
+/// arguments. Not through a text, which would take several times the memory of the value.
+void add_canonical(RunningHash& hash, const Json& value) {
+  const std::uint64_t head[] = {static_cast<std::uint64_t>(value.kind), value.items.size()};
+  hash.add(head, sizeof(head));
   switch (value.kind) {
+    case Json::Kind::null:
+      return;
+    case Json::Kind::boolean:
+      return hash.add(value.boolean ? "true" : "false");
     case Json::Kind::number: {
       const std::optional<double> number = value.as_number();
       constexpr double kExact = 9007199254740992.0;  // 2^53
-      if (number && std::trunc(*number) == *number && std::abs(*number) < kExact) {
-        out += std::to_string(static_cast<std::int64_t>(*number));
-      } else {
-        out += value.text;
-      }
-      return;
+      const bool whole = number && std::trunc(*number) == *number && std::abs(*number) < kExact;
+      return hash.add(whole ? std::to_string(static_cast<std::int64_t>(*number)) : value.text);
     }
-    case Json::Kind::array:
+    case Json::Kind::string:
     case Json::Kind::token_ids:
-      out += '[';
-      for (const Json& item : value.items) {
-        append_canonical(out, item);
-        out += ',';
-      }
-      out += ']';
+      return hash.add(value.text);
+    case Json::Kind::array:
+      for (const Json& item : value.items) add_canonical(hash, item);
       return;
     case Json::Kind::object: {
       std::vector<std::size_t> order(value.keys.size());
       std::iota(order.begin(), order.end(), std::size_t{0});
       std::ranges::sort(order, {}, [&value](std::size_t i) { return value.keys[i]; });
-      out += '{';
       for (const std::size_t i : order) {
-        append_json_string(out, value.keys[i]);
-        out += ':';
-        append_canonical(out, value.items[i]);
-        out += ',';
+        hash.add(value.keys[i]);
+        add_canonical(hash, value.items[i]);
       }
-      out += '}';
       return;
     }
-    default:
-      out += chat::dump_json(value);
   }
 }
 
@@ -102,9 +95,7 @@ TurnKey key_of(const TurnKey& before,
   hash.add(chat::python_strip(content));
   for (const Call& call : calls) {
     hash.add(call.name);
-    std::string arguments;
-    append_canonical(arguments, call.arguments);
-    hash.add(arguments);
+    add_canonical(hash, call.arguments);
   }
   return hash.value();
 }

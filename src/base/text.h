@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text that people and programs wrote: whole numbers, blanks around words, capitals.
+// Text that people and programs wrote: whole numbers, blanks around words, capitals; its memory.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,11 @@ std::optional<Integer> parse_integer(std::string_view text, int base = 10);
 
 /// `text` without the `blanks` at both ends.
 std::string_view trimmed(std::string_view text, std::string_view blanks = " \t");
+
+/// Empties `text` and frees its memory, which `text = {}` and clear() keep.
+inline void free_text(std::string& text) {
+  std::string().swap(text);
+}
 
 /// A to Z as a to z, all else as it is.
 std::string lower_case(std::string_view text);

@@ -177,7 +177,11 @@ class Renderer {
       write_.literal("</arg_key>");
       write_.literal(newline_);
       write_.literal("<arg_value>");
-      write_.client(value.is_string() ? value.text : dump_json(value));
+      if (value.is_string()) {
+        write_.client(value.text);
+      } else {
+        write_.client(dump_json(value));
+      }
       write_.literal("</arg_value>");
       write_.literal(newline_);
     }

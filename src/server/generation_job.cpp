@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "api/body.h"
+#include "base/text.h"
 #include "chat/json.h"
 #include "grammar/forced_tokens.h"
 
@@ -125,7 +126,7 @@ void GenerationJob::prepare(std::string& body) {
 std::optional<ApiError> GenerationJob::read(std::string& body) {
   chat::Json json;
   if (api::Refusal refused = api::parse_body(body, setup_.endpoint->reads, json)) return refused;
-  body = {};
+  free_text(body);
   if (api::Refusal refused = api::read_request_id(json, request_.request_id)) return refused;
   end_reading(request_.request_id);
   if (aborted_.load()) return {};

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "api/error.h"
+#include "base/text.h"
 #include "server/http_message.h"
 #include "server/settings.h"
 
@@ -35,7 +36,7 @@ class HttpReader {
   /// The client waits for "100 Continue" before it sends its body.
   bool expects_continue() const;
   std::string take_body() { return std::move(body_); }
-  void drop_body() { body_ = {}; }
+  void drop_body() { free_text(body_); }
   /// Bytes of the body so far.
   std::size_t body_bytes() const { return body_.size(); }
   /// Memory that the body takes.

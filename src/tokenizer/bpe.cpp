@@ -15,6 +15,8 @@ namespace {
 
 // Up to this many bytes, scanning all pairs is faster than keeping them in a queue.
 constexpr std::size_t kShortPieceBytes = 64;
+// Appended ids after which merge() looks whether there are too many.
+constexpr std::size_t kIdsAtOnce = 16U << 10U;
 
 Result<std::int32_t> merge_part(const Vocabulary& vocabulary,
                                 std::string_view spelling,
@@ -81,35 +83,39 @@ Bpe::Merge Bpe::find(std::int32_t left, std::int32_t right) const {
   return slots_[place_of(left, right)].merge;
 }
 
-void Bpe::encode(std::string_view piece, std::vector<std::int32_t>& out) const {
+void Bpe::encode(std::string_view piece, TokenList& out, const Windows& windows) const {
   const std::optional<std::int32_t> token = vocabulary_.find(piece);
-  if (!token) return merge(piece, out);
+  if (!token) return merge(piece, out, windows);
   std::atomic<Own>& own = own_encoding_[static_cast<std::size_t>(*token)];
   const Own known = own.load(std::memory_order_relaxed);
   if (known == Own::yes) {
-    out.push_back(*token);
+    out.ids.push_back(*token);
     return;
   }
-  const std::size_t before = out.size();
-  merge(piece, out);
+  const std::size_t before = out.ids.size();
+  merge(piece, out, windows);
   if (known == Own::no) return;
-  const bool yes = out.size() == before + 1 && out.back() == *token;
+  const bool yes = out.ids.size() == before + 1 && out.ids.back() == *token;
   own.store(yes ? Own::yes : Own::no, std::memory_order_relaxed);
 }
 
-void Bpe::merge(std::string_view piece, std::vector<std::int32_t>& out) const {
+void Bpe::merge(std::string_view piece, TokenList& out, const Windows& windows) const {
   std::size_t begin = 0;
+  const std::size_t keep_at = out.ids_max + std::min(kIdsAtOnce, ~out.ids_max);
   for (std::size_t end = 1; end <= piece.size(); ++end) {
     if (end < piece.size() && may_join_[byte_pair(piece[end - 1], piece[end])]) continue;
     const std::string_view part = piece.substr(begin, end - begin);
     begin = end;
     if (part.size() == 1) {
-      out.push_back(vocabulary_.byte_token(static_cast<std::uint8_t>(part[0])));
+      out.ids.push_back(vocabulary_.byte_token(static_cast<std::uint8_t>(part[0])));
     } else if (part.size() <= kShortPieceBytes) {
-      merge_short(part, out);
+      merge_short(part, out.ids);
+    } else if (part.size() <= windows.bytes) {
+      merge_long(part, out.ids);
     } else {
-      merge_long(part, out);
+      merge_windows(part, out, windows);
     }
+    if (out.ids.size() >= keep_at) out.keep();
   }
 }
 
@@ -192,6 +198,65 @@ void Bpe::merge_long(std::string_view piece, std::vector<std::int32_t>& out) con
     if (left.previous >= 0) push(left.previous);
   }
   for (std::int32_t i = 0; i >= 0; i = at(i).next) out.push_back(at(i).token);
+}
+
+/// merge_long() takes some 20 bytes of memory a byte; windows make it a constant.
+///
+/// Why windows give the tokens of the whole: as long as no merge crosses a cut between two parts
+/// of a piece, each part is merged as if it were alone, and whether and when the first merge would
+/// cross depends only on the merges within the last token of the one and the first of the other,
+/// since all other merges neither touch these two nor change which of theirs comes first. So a list
+/// of tokens is the encoding of its bytes if each adjacent pair in it is adjacent in the encoding
+/// of some text. The tokens of a window up to one that the next window has at the same place, and
+/// that window's from there on, are such a list.
+void Bpe::merge_windows(std::string_view piece, TokenList& out, const Windows& windows) const {
+  out.keep();
+  const std::size_t ids_before = out.ids.size();
+  const std::size_t dropped_before = out.dropped;
+  const auto bytes = [&](std::int32_t token) { return vocabulary_.bytes(token).size(); };
+  std::vector<std::int32_t> tokens;  // at the end of piece[0, end), which is merged
+  std::size_t end = windows.bytes;
+  merge_long(piece.substr(0, end), tokens);
+  std::vector<std::int32_t> next;
+  std::size_t overlap = windows.overlap;
+  while (end < piece.size()) {
+    // The next window begins with a token of this one, `overlap` or a little more before its end.
+    std::size_t mine = tokens.size();
+    std::size_t my_place = end;
+    while (mine > 0 && end - my_place < overlap) my_place -= bytes(tokens[--mine]);
+    const std::size_t next_end = std::min(piece.size(), my_place + windows.bytes + overlap);
+    const bool whole = mine == 0;
+    next.clear();
+    merge_long(piece.substr(my_place, next_end - my_place), next);
+    std::size_t its = 0;
+    std::size_t its_place = my_place;
+    bool agreed = false;
+    while (mine < tokens.size() && its < next.size()) {
+      agreed = my_place == its_place && tokens[mine] == next[its];
+      if (agreed) break;
+      if (my_place <= its_place) {
+        my_place += bytes(tokens[mine++]);
+      } else {
+        its_place += bytes(next[its++]);
+      }
+    }
+    if (agreed) {
+      const auto kept = static_cast<std::ptrdiff_t>(mine);
+      out.ids.insert(out.ids.end(), tokens.begin(), tokens.begin() + kept);
+      out.keep();
+      next.erase(next.begin(), next.begin() + static_cast<std::ptrdiff_t>(its));
+      tokens.swap(next);
+      end = next_end;
+      overlap = windows.overlap;
+    } else if (!whole) {
+      overlap *= 2;
+    } else {
+      out.ids.resize(ids_before);
+      out.dropped = dropped_before;
+      return merge_long(piece, out.ids);
+    }
+  }
+  out.ids.insert(out.ids.end(), tokens.begin(), tokens.end());
 }
 
 }  // namespace koho

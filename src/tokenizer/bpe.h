@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Byte-pair encoding of one piece of text, as Hugging Face tokenizers' BPE: starts with the piece's
 // bytes and repeatedly merges the adjacent pair of lowest rank, which is the pair's position in the
-// file; of several equal pairs the leftmost. Takes n log n time for n bytes.
+// file; of several equal pairs the leftmost. Takes n log n time for n bytes, and memory that does
+// not grow with n.
 #pragma once
 
 #include <atomic>
@@ -14,6 +15,7 @@
 
 #include "base/error.h"
 #include "tokenizer/string_list.h"
+#include "tokenizer/token_list.h"
 #include "tokenizer/vocabulary.h"
 
 namespace koho {
@@ -26,9 +28,17 @@ class Bpe {
   /// Errors: corrupt_data: a part or a result of a merge is not a token.
   static Result<Bpe> build(Vocabulary vocabulary, const StringList& merges, bool ignore_merges);
 
+  /// How long pieces are merged. Tests make them short; the tokens are the same.
+  struct Windows {
+    std::size_t bytes = 64U << 10U;
+    /// A window begins so far before the end of the one before, or further if their tokens do not
+    /// agree.
+    std::size_t overlap = 256;
+  };
   /// Appends the tokens of `piece`, which may be any bytes. Requires: fewer than 2^31 bytes.
   /// Threads: any.
-  void encode(std::string_view piece, std::vector<std::int32_t>& out) const;
+  void encode(std::string_view piece, TokenList& out) const { encode(piece, out, Windows{}); }
+  void encode(std::string_view piece, TokenList& out, const Windows& windows) const;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
@@ -51,9 +61,11 @@ class Bpe {
            static_cast<std::uint8_t>(right);
   }
   /// Appends the tokens of `piece` by merging, without looking the piece up as a whole.
-  void merge(std::string_view piece, std::vector<std::int32_t>& out) const;
+  void merge(std::string_view piece, TokenList& out, const Windows& windows) const;
   void merge_short(std::string_view piece, std::vector<std::int32_t>& out) const;
   void merge_long(std::string_view piece, std::vector<std::int32_t>& out) const;
+  /// The same as merge_long(), of a piece longer than a window, in a window's memory.
+  void merge_windows(std::string_view piece, TokenList& out, const Windows& windows) const;
 
   Vocabulary vocabulary_;
   std::vector<Slot> slots_;  // open addressing, a power of two, at most two thirds full

@@ -10,6 +10,7 @@
 #include "tokenizer/bpe.h"
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/token_list.h"
 #include "tokenizer/tokenizer_file.h"
 #include "tokenizer/utf8.h"
 
@@ -24,23 +25,6 @@ Status check_utf8(std::string_view text) {
   return make_error(ErrorCode::invalid_argument, "the text is not UTF-8 at byte {} (0x{:02x})",
                     valid, static_cast<std::uint8_t>(text[valid]));
 }
-
-}  // namespace
-
-namespace {
-
-/// The ids of a text; of a text with more than `ids_max` only the first ones, and how many more.
-struct IdList {
-  std::vector<std::int32_t> ids{};
-  std::size_t ids_max = ~std::size_t{0};
-  std::size_t dropped = 0;
-
-  void keep() {
-    if (ids.size() <= ids_max) return;
-    dropped += ids.size() - ids_max;
-    ids.resize(ids_max);
-  }
-};
 
 }  // namespace
 
@@ -64,7 +48,7 @@ struct Tokenizer::Data {
                : Kind::none;
   }
   std::string_view bytes(std::int32_t id) const;
-  Status encode_plain(std::string_view text, IdList& out) const;
+  Status encode_plain(std::string_view text, TokenList& out) const;
 
   /// Splits `text` at added tokens and calls plain(text) and control(id) from left to right. Both
   /// return a Status.
@@ -177,13 +161,13 @@ std::string_view Tokenizer::Data::bytes(std::int32_t id) const {
   return found->second;
 }
 
-Status Tokenizer::Data::encode_plain(std::string_view text, IdList& out) const {
+Status Tokenizer::Data::encode_plain(std::string_view text, TokenList& out) const {
   if (text.size() > kTextBytesMax)
     return make_error(ErrorCode::resource_exhausted, "the text has {} bytes; the limit is {}",
                       text.size(), kTextBytesMax);
   std::size_t begin = 0;
   return pre_tokenizer.split(text, [&](std::uint32_t end) {
-    bpe.encode(text.substr(begin, end - begin), out.ids);
+    bpe.encode(text.substr(begin, end - begin), out);
     out.keep();
     begin = end;
   });
@@ -214,14 +198,14 @@ Result<Tokenizer> Tokenizer::load(const std::filesystem::path& tokenizer_json) {
 
 Result<std::vector<std::int32_t>> Tokenizer::encode(std::string_view text) const {
   KOHO_TRY(check_utf8(text));
-  IdList out;
+  TokenList out;
   KOHO_TRY(data_->encode_plain(text, out));
   return std::move(out.ids);
 }
 
 Result<std::vector<std::int32_t>> Tokenizer::encode_with_special(std::string_view text) const {
   KOHO_TRY(check_utf8(text));
-  IdList out;
+  TokenList out;
   KOHO_TRY(data_->cut(
       text, [&](std::string_view plain) { return data_->encode_plain(plain, out); },
       [&](std::int32_t id) {
@@ -239,7 +223,7 @@ Result<std::vector<std::int32_t>> Tokenizer::encode(std::span<const TextSegment>
 Result<std::vector<std::int32_t>> Tokenizer::encode(std::span<const TextSegment> segments,
                                                     std::size_t ids_max,
                                                     std::size_t& total) const {
-  IdList out{.ids_max = ids_max};
+  TokenList out{.ids_max = ids_max};
   std::string_view one;  // plain text since the last control token, if it is of one segment …
   std::string joined;    // … or else
   const auto add_plain = [&](std::string_view text) {
