@@ -187,7 +187,7 @@ def main():
         return "node"
     for name, work in (("data", lambda: check_data(options.prompts, progress)),
                        ("serve", lambda: check_serve(options.requests, options.port)),
-                       ("data, a node lost", lambda: check_data(options.prompts // 4, progress, kill_node))):
+                       ("data, a node lost", lambda: check_data(max(500, options.prompts // 4), progress, kill_node))):
         print(f"==> {name}", flush=True)
         record[name], found = work()
         faults += [f"{name}: {fault}" for fault in found]

@@ -97,7 +97,7 @@ class Console:
             reason = why_not or "it had no " + ", no ".join(missing)
             self.not_run.append((shown, reason))
             return f"```console\n$ {shown}\n```\n\n*Not run where this page was made: {reason}.*\n"
-        result = subprocess.run(["bash", "-c", command.replace("{port}", str(self.port))], cwd=self.folder, env=self.environment, text=True,
+        result = subprocess.run(["bash", "-o", "pipefail", "-c", command.replace("{port}", str(self.port))], cwd=self.folder, env=self.environment, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600, check=False)
         if expect is not None and result.returncode != expect:
             raise RuntimeError(f"{shown}: exit code {result.returncode}, expected {expect}:\n{result.stdout}")
