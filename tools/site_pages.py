@@ -10,7 +10,7 @@ import re
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Of the Python package, what `import koho` and its users meet.
-PYTHON_MODULES = ("engine", "text", "sampling", "ray")
+PYTHON_MODULES = ("engine", "text", "sampling", "hub", "ray")
 # Where src/ makes errors: the functions whose text is a message, up to the end of the statement.
 ERROR_CALL = re.compile(r'\b(?:make_error|refuse|refused|wrong_field|fail)\((?P<arguments>(?:"(?:[^"\\]|\\.)*"|[^";])*)\);')
 LITERALS = re.compile(r'(?:"(?:[^"\\]|\\.)*"\s*)+')

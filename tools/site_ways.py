@@ -97,7 +97,7 @@ class Console:
             reason = why_not or "it had no " + ", no ".join(missing)
             self.not_run.append((shown, reason))
             return f"```console\n$ {shown}\n```\n\n*Not run where this page was made: {reason}.*\n"
-        result = subprocess.run(["bash", "-c", command.replace("{port}", str(self.port))], cwd=self.folder, env=self.environment, text=True,
+        result = subprocess.run(["bash", "-o", "pipefail", "-c", command.replace("{port}", str(self.port))], cwd=self.folder, env=self.environment, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600, check=False)
         if expect is not None and result.returncode != expect:
             raise RuntimeError(f"{shown}: exit code {result.returncode}, expected {expect}:\n{result.stdout}")
@@ -173,7 +173,7 @@ WAYS = {
     "haproxy": Way("HAProxy", "Sessions stick to the replica whose prefix cache knows them.", ("deploy/haproxy/haproxy.cfg",), (
         Run("haproxy -c -f deploy/haproxy/haproxy.cfg", ("haproxy",)),), ("deploy/haproxy/haproxy.cfg",)),
     "ray": Way("Ray", "Many machines by Ray Data and Ray Serve: [koho.ray](../reference/python.md#kohoray).", ("python/koho/ray.py", "tools/ray_check.py"), (
-        Run("python3 tools/ray_check.py --prompts 400 --requests 80 --port 8199 2>/dev/null | grep -E '^(==>|    )'", ("ray",)),)),
+        Run("python3 tools/ray_check.py --prompts 400 --requests 80 --port 8199 2>/dev/null | grep -E '^(==>|    [0-9{])'", ("ray",)),)),
     "batch": Way("A file of requests", "[Its lines, resuming, exit codes](../batch.md).", (), (Run(REQUESTS),)),
     "bench": Way("Benchmarks", "`koho bench` measures an engine of its own; [performance](../performance.md) has what was recorded.", (), (
         Run("koho bench models/tiny --requests 16 --concurrency 8 --prompt-len 64 --gen-len 32"),)),
