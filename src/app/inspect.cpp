@@ -80,7 +80,16 @@ struct InspectedModel {
 };
 
 Result<InspectedModel> inspect_directory(const std::string& directory) {
-  KOHO_TRY_ASSIGN(const std::string found, find_model(directory));
+  Result<std::string> named = find_model(directory);
+  if (!named.ok() && named.error().code == ErrorCode::not_found &&
+      named.error().message.find("hf download") != std::string::npos)
+    return make_error(
+        ErrorCode::not_found,
+        "{}\nTo see where it fits, its config is enough:\n    hf download {} config.json "
+        "--local-dir config && koho inspect --config config/config.json",
+        named.error().message, directory);
+  if (!named.ok()) return named.error();
+  const std::string found = *std::move(named);
   KOHO_TRY_ASSIGN(const ModelFiles files, open_model_files(found));
   return InspectedModel{.name = directory,
                         .config = files.config,
