@@ -81,8 +81,7 @@ struct InspectedModel {
 
 Result<InspectedModel> inspect_directory(const std::string& directory) {
   Result<std::string> named = find_model(directory);
-  if (!named.ok() && named.error().code == ErrorCode::not_found &&
-      named.error().message.find("hf download") != std::string::npos)
+  if (!named.ok() && named.error().code == ErrorCode::not_found && is_hub_name(directory))
     return make_error(
         ErrorCode::not_found,
         "{}\nTo see where it fits, its config is enough:\n    hf download {} config.json "

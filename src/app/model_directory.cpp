@@ -21,20 +21,6 @@ namespace fs = std::filesystem;
 constexpr std::string_view kReads =
     "koho reads a model directory of Hugging Face: config.json, tokenizer.json, *.safetensors";
 
-/// "zai-org/GLM-4.7-FP8": two names of letters, digits, '-', '_' and '.'.
-bool is_hub_name(std::string_view text) {
-  const auto is_name = [](std::string_view name) {
-    return !name.empty() && name.front() != '.' && name.front() != '-' && name.front() != '~' &&
-           std::ranges::all_of(name, [](char c) {
-             return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                    c == '-' || c == '_' || c == '.';
-           });
-  };
-  const std::size_t slash = text.find('/');
-  return slash != std::string_view::npos && is_name(text.substr(0, slash)) &&
-         is_name(text.substr(slash + 1));
-}
-
 /// Where the hub's clients keep what they fetched.
 std::optional<fs::path> hub_cache() {
   if (const char* cache = std::getenv("HF_HUB_CACHE")) return fs::path(cache);
@@ -132,6 +118,19 @@ std::string near_directory(const std::string& given) {
 }
 
 }  // namespace
+
+bool is_hub_name(std::string_view text) {
+  const auto is_name = [](std::string_view name) {
+    return !name.empty() && name.front() != '.' && name.front() != '-' && name.front() != '~' &&
+           std::ranges::all_of(name, [](char c) {
+             return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                    c == '-' || c == '_' || c == '.';
+           });
+  };
+  const std::size_t slash = text.find('/');
+  return slash != std::string_view::npos && is_name(text.substr(0, slash)) &&
+         is_name(text.substr(slash + 1));
+}
 
 Result<std::string> find_model(const std::string& given, bool whole) {
   std::error_code ignored;

@@ -3,7 +3,9 @@
 // cache. What koho cannot read is refused here with what to do instead; nothing is downloaded.
 #pragma once
 
+#include <initializer_list>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -13,6 +15,9 @@ namespace koho::app {
 /// else only be a directory. Errors: not_found, with the command that fetches a name of Hugging
 /// Face; unsupported (GGUF, PyTorch); invalid_argument (a file inside the directory).
 Result<std::string> find_model(const std::string& given, bool whole = true);
+
+/// Whether `text` is written as a name of Hugging Face: "owner/name".
+bool is_hub_name(std::string_view text);
 
 /// Where -m has not named the model, the first of a command's positional arguments does: then
 /// `model` takes it, and the others move up by one. `words` has one place more than the command has

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `koho tokenize`: turns a text into token ids, or with --jsonl a JSON string a line into an array of
-// ids; --decode reverses it.
+// `koho tokenize`: turns a text into token ids, or with --jsonl a JSON string a line into an array
+// of ids; --decode reverses it.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
