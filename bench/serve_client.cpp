@@ -342,8 +342,10 @@ Result<HttpAnswer> get(const ServerUrl& server,
   if (!generator.join(
           std::make_unique<Getter>(http_request(server, "GET", path, fields, {}), answer)) ||
       !generator.run_out(SteadyClock().now_us() + kPatienceUs) || answer.status == 0)
-    return make_error(ErrorCode::io_error, "no server answers at http://{}:{}{}{}", server.host,
-                      server.port, server.path, path);
+    return make_error(ErrorCode::io_error,
+                      "no server answers at http://{}:{}{}{}: start one (koho serve DIR), or give "
+                      "its URL",
+                      server.host, server.port, server.path, path);
   return answer;
 }
 

@@ -62,14 +62,14 @@ class PromptMaker {
                                                        std::max<std::int64_t>(high, 1))(draw_);
   }
 
+  /// A token that is text: neither a control token nor a part of a character.
   std::int32_t random_token() {
     std::uniform_int_distribution<std::int32_t> any(0, tokenizer_->vocab_size() - 1);
     while (true) {
       const std::int32_t token = any(draw_);
-      // A part of a character would become another text.
-      if (!tokenizer_->is_special(token) &&
-          tokenizer_->decode(std::span(&token, 1)).find("\xEF\xBF\xBD") == std::string::npos)
-        return token;
+      const Result<std::vector<std::int32_t>> again =
+          tokenizer_->encode(tokenizer_->decode(std::span(&token, 1)));
+      if (again.ok() && *again == std::vector<std::int32_t>{token}) return token;
     }
   }
 

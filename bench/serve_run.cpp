@@ -122,6 +122,11 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
                           : !options.base_url.empty()
                               ? options.base_url
                               : fmt::format("http://{}:{}", options.host, options.port);
+  if (std::filesystem::is_directory(url))
+    return make_error(ErrorCode::invalid_argument,
+                      "{} is a directory: serve it (koho serve {}) and give the server's URL here; "
+                      "koho bench {} measures it without a server",
+                      url, url, url);
   KOHO_TRY_ASSIGN(plan.client.server, bench::parse_server_url(url));
   plan.chat = options.backend == "openai-chat" || options.backend == "vllm-chat";
   plan.client.path = !options.endpoint.empty() ? options.endpoint

@@ -7,7 +7,7 @@ install(TARGETS engine_so LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}/koho")
 # Completion and man page, as the program itself writes them.
 install(CODE "
   file(MAKE_DIRECTORY \"${CMAKE_BINARY_DIR}/shell\")
-  foreach(part \"completion\;bash\;koho\" \"completion\;zsh\;_koho\" \"completion\;fish\;koho.fish\" \"help\;--man\;koho.1\")
+  foreach(part \"completion;bash;koho\" \"completion;zsh;_koho\" \"completion;fish;koho.fish\" \"help;--man;koho.1\")
     list(POP_BACK part name)
     execute_process(COMMAND \"$<TARGET_FILE:koho>\" \${part} OUTPUT_FILE \"${CMAKE_BINARY_DIR}/shell/\${name}\" COMMAND_ERROR_IS_FATAL ANY)
   endforeach()")

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
+#include "app/hub_cache.h"
 #include "app/model_directory.h"
 #include "app/number_format.h"
 #include "app/tensor_listing.h"
@@ -80,7 +81,16 @@ struct InspectedModel {
 };
 
 Result<InspectedModel> inspect_directory(const std::string& directory) {
-  KOHO_TRY_ASSIGN(const std::string found, find_model(directory));
+  Result<std::string> named = find_model(directory);
+  const std::optional<HubName> hub = parse_hub_name(directory);
+  if (!named.ok() && named.error().code == ErrorCode::not_found && hub)
+    return make_error(
+        ErrorCode::not_found,
+        "{}\nTo see where it fits, its config is enough:\n    hf download {} config.json "
+        "--local-dir config && koho inspect --config config/config.json",
+        named.error().message, hub->repository);
+  if (!named.ok()) return named.error();
+  const std::string found = *std::move(named);
   KOHO_TRY_ASSIGN(const ModelFiles files, open_model_files(found));
   return InspectedModel{.name = directory,
                         .config = files.config,

@@ -62,7 +62,7 @@ std::string man_page(const CommandOutline& program) {
   std::string out = fmt::format(
       ".TH KOHO 1 \"\" \"koho {}\" \"User Commands\"\n.SH NAME\nkoho \\- {}\n.SH SYNOPSIS\n.B "
       "koho\n.I COMMAND\n[\\fIFLAGS\\fR]\n.SH COMMANDS\n",
-      kVersion, plain(program.summary));
+      kVersion, plain(std::string_view(program.summary).substr(5)));  // less "koho "
   for (const CommandOutline& one : program.below)
     out += fmt::format(".TP\n.B {}\n{}\n", plain(one.name), plain(one.summary));
   out += ".SH FLAGS BY COMMAND\n";

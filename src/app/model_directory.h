@@ -3,7 +3,9 @@
 // (app/hub_cache.h). What koho cannot read is refused here with what to do instead.
 #pragma once
 
+#include <initializer_list>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 

@@ -39,7 +39,14 @@ const ServeOption* find_option(std::string_view flag) {
 /// "unknown flag --x; did you mean --y?"
 Error unknown_flag(std::string_view kind, std::string_view flag) {
   std::vector<std::string> names;
-  for (const ServeOption& option : serve_option_table()) names.emplace_back(option.name());
+  for (const ServeOption& option : serve_option_table()) {
+    std::string_view rest = option.flags;
+    while (!rest.empty()) {
+      const std::size_t comma = std::min(rest.find(','), rest.size());
+      if (rest.starts_with("--")) names.emplace_back(rest.substr(0, comma));
+      rest.remove_prefix(std::min(comma + 1, rest.size()));
+    }
+  }
   const std::string near = nearest_word(flag, names);
   const std::size_t hyphens = kind == "flag" ? 0 : 2;  // a config file has none
   return make_error(ErrorCode::invalid_argument, "unknown {} {}{}", kind, flag.substr(hyphens),

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// `koho tokenize`: turns JSON strings into arrays of token ids, one per line; --decode reverses it.
+// `koho tokenize`: turns a text into token ids, or with --jsonl a JSON string a line into an array
+// of ids; --decode reverses it.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,13 +25,16 @@ namespace {
 constexpr std::size_t kLineBytesMax = 64U << 20U;
 
 constexpr const char* kExamples =
-    R"(Input: one JSON value per line, a string, or with --decode an array of ids. Output: one line for
-each, an array of ids, or a string. The directory needs only a tokenizer.json.
+    R"(Input: TEXT, or standard input as a whole; with --jsonl one JSON value per line of it, a string, or
+with --decode an array of ids. Output: an array of ids (for each line), or the text (a JSON string).
+The directory needs only a tokenizer.json.
 
 Without --allow-special text is plain text; with it "<|user|>" in the text becomes a control token.
 The first bad line ends the program with an error that has its number.
 
 Examples:
+  koho tokenize models/tiny "Hello, world"
+  koho tokenize models/tiny --decode "[71,72]"
   echo '"Hello, world"' | koho tokenize --model models/tiny --jsonl
   echo '"[gMASK]<sop><|user|>Hi"' | koho tokenize --model models/tiny --jsonl --allow-special
   echo '[71,72]' | koho tokenize --model models/tiny --jsonl --decode
@@ -37,6 +42,7 @@ Examples:
 
 struct TokenizeOptions {
   std::string model;
+  std::string words[2];  // MODEL and TEXT as they are given
   bool jsonl = false;
   bool allow_special = false;
   bool decode = false;
@@ -56,10 +62,8 @@ Result<std::string> encode_line(const Tokenizer& tokenizer,
   return fmt::format("[{}]", fmt::join(ids, ","));
 }
 
-/// The text of a JSON array of ids, as a JSON string.
-Result<std::string> decode_line(const Tokenizer& tokenizer,
-                                const json::Value& value,
-                                bool skip_special) {
+/// The ids of a JSON array.
+Result<std::vector<std::int32_t>> ids_of(const json::Value& value) {
   if (value.array() == nullptr)
     return make_error(ErrorCode::invalid_argument, "expected a JSON array of ids, found {}",
                       json::kind_name(value.kind()));
@@ -70,6 +74,14 @@ Result<std::string> decode_line(const Tokenizer& tokenizer,
                         ids.size(), INT32_MAX);
     ids.push_back(static_cast<std::int32_t>(*item.integer()));
   }
+  return ids;
+}
+
+/// Their text, as a JSON string.
+Result<std::string> decode_line(const Tokenizer& tokenizer,
+                                const json::Value& value,
+                                bool skip_special) {
+  KOHO_TRY_ASSIGN(const std::vector<std::int32_t> ids, ids_of(value));
   std::string quoted;
   append_json_string(quoted, tokenizer.decode(ids, skip_special));
   return quoted;
@@ -89,9 +101,36 @@ Result<std::string> tokenize_line(const Tokenizer& tokenizer,
                         : encode_line(tokenizer, *value, options.allow_special);
 }
 
-Status run_tokenize(const TokenizeOptions& options) {
+/// Without --jsonl: the whole of a text, or an array of ids.
+Status tokenize_text(const Tokenizer& tokenizer, std::string text, const TokenizeOptions& options) {
+  if (text.empty() || text == "-")
+    text.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
+  if (!options.decode) {
+    KOHO_TRY_ASSIGN(const std::vector<std::int32_t> ids, options.allow_special
+                                                             ? tokenizer.encode_with_special(text)
+                                                             : tokenizer.encode(text));
+    std::cout << fmt::format("[{}]", fmt::join(ids, ",")) << std::endl;
+    return {};
+  }
+  Result<json::Value> value = json::parse(text, {.depth_max = 1});
+  if (!value.ok())
+    return make_error(ErrorCode::invalid_argument, "--decode: expected ids such as [71,72]: {}",
+                      value.error().message);
+  KOHO_TRY_ASSIGN(const std::vector<std::int32_t> ids, ids_of(*value));
+  std::cout << tokenizer.decode(ids, options.skip_special) << std::endl;
+  return {};
+}
+
+Status run_tokenize(TokenizeOptions& options) {
+  KOHO_TRY(take_model_word(options.model, {&options.words[0], &options.words[1]}));
+  if (options.model.empty())
+    return make_error(ErrorCode::invalid_argument,
+                      "the model is missing: koho tokenize MODEL TEXT, or -m MODEL TEXT");
   KOHO_TRY_ASSIGN(const std::filesystem::path directory, find_model(options.model, false));
   KOHO_TRY_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(directory / "tokenizer.json"));
+  if (!options.jsonl) return tokenize_text(tokenizer, options.words[1], options);
+  if (!options.words[1].empty())
+    return make_error(ErrorCode::invalid_argument, "--jsonl reads standard input, not TEXT");
   std::ios::sync_with_stdio(false);
   std::string line;
   for (std::size_t number = 1; std::getline(std::cin, line); ++number) {
@@ -110,11 +149,11 @@ Status run_tokenize(const TokenizeOptions& options) {
 
 Runner add_tokenize(CommandLine& command) {
   const auto options = std::make_shared<TokenizeOptions>();
-  command.add_option("-m,--model,MODEL", options->model, "Directory with a tokenizer.json")
-      ->type_name("DIR")
-      ->required();
-  command.add_flag("--jsonl", options->jsonl, "Read and write one JSON value per line (required)")
-      ->required();
+  command.add_option("MODEL", options->words[0], "The directory, where -m does not name it");
+  command.add_option("TEXT", options->words[1], "The text; left out or -: standard input");
+  command.add_option("-m,--model", options->model, "Directory with a tokenizer.json")
+      ->type_name("DIR");
+  command.add_flag("--jsonl", options->jsonl, "Read and write one JSON value per line");
   Option* decode = command.add_flag("--decode", options->decode, "Turn ids into text");
   command
       .add_flag("--allow-special", options->allow_special,

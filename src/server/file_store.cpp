@@ -20,6 +20,7 @@ namespace koho::server {
 namespace {
 
 constexpr std::size_t kFactsBytesMax = 64U << 10U;
+constexpr std::size_t kFilesMax = 100'000;
 
 std::string facts_of(const StoredFile& file) {
   std::string out = file_json(file);
@@ -125,6 +126,9 @@ Status FileStore::add(StoredFile file, std::string_view content) {
   file.bytes = static_cast<std::int64_t>(content.size());
   {
     const std::lock_guard lock(mutex_);
+    if (files_.size() >= kFilesMax)
+      return make_error(ErrorCode::resource_exhausted,
+                        "the server keeps {} files, the limit: delete some first", kFilesMax);
     const std::int64_t left = bytes_max_ - bytes_used_ - bytes_promised_;
     if (file.bytes > left)
       return make_error(ErrorCode::resource_exhausted,

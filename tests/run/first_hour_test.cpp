@@ -298,6 +298,15 @@ TEST_F(FirstHour, InspectSaysWhereTheModelFitsAndHowToServeIt) {
   expect("inspect " + kModel + " --gpu voodoo", 2, "expected one of H100");
 }
 
+TEST_F(FirstHour, NextStepsAreNamedWhereAFirstTryEnds) {
+  EXPECT_NE(koho("inspect zai-org/GLM-4.7-FP8").errors.find("inspect --config config/config.json"),
+            std::string::npos);
+  EXPECT_NE(koho("serve . --rank 2").errors.find("did you mean --ranks?"), std::string::npos);
+  const Ran ran = koho("bench serve .");
+  EXPECT_EQ(ran.exit_code, 2);
+  EXPECT_NE(ran.errors.find("koho serve ."), std::string::npos) << ran.errors;
+}
+
 /// Whether this machine has the program.
 bool has_program(const char* name) {
   return std::system(("command -v " + std::string(name) + " >/dev/null 2>&1").c_str()) == 0;

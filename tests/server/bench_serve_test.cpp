@@ -107,9 +107,8 @@ TEST_F(BenchServe, MeasuresAServer) {
   EXPECT_EQ(text_at(result, "run"), "1");
   EXPECT_EQ(text_at(result, "itls.0.3").empty(), false);
   EXPECT_EQ(text_at(result, "request_goodput"), text_at(result, "request_throughput"));
-  // 12 requests at 40 a second, brought to the rate's mean: the last one after 0.3 s.
-  const double last = std::stod(text_at(result, "start_times.11"));
-  EXPECT_NEAR(last, 0.3, 0.05);
+  // 12 requests at 40 a second, brought to the rate's mean: the last one is due after 0.3 s.
+  EXPECT_GE(std::stod(text_at(result, "start_times.11")), 0.299);
   for (const char* name : {"mean_ttft_ms", "median_tpot_ms", "p99_itl_ms", "std_e2el_ms"})
     EXPECT_GT(std::stod(text_at(result, name)), 0.0) << name;
   EXPECT_NE(read("out").find("Mean TTFT (ms):"), std::string::npos) << read("out");

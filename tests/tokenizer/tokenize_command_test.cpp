@@ -87,9 +87,19 @@ TEST_F(TokenizeCommand, NamesTheBadLine) {
   }
 }
 
+TEST_F(TokenizeCommand, ATextIsAWordOrAllOfStandardInput) {
+  const std::string ids = tokenize("model 'Hello, world'", "").output;
+  EXPECT_EQ(ids.front(), '[') << ids;
+  EXPECT_EQ(tokenize("-m model 'Hello, world'", "").output, ids);
+  EXPECT_EQ(tokenize("model", "Hello, world").output, ids);
+  EXPECT_EQ(tokenize("model --decode '" + ids + "'", "").output, "Hello, world\n");
+  EXPECT_EQ(tokenize("model --decode words", "").exit_code, 2);
+  EXPECT_EQ(tokenize("model words --jsonl", "").exit_code, 2);
+}
+
 TEST_F(TokenizeCommand, RefusesWrongFlagsAndMissingModels) {
   EXPECT_EQ(tokenize("--jsonl", "").exit_code, 2);
-  EXPECT_EQ(tokenize("--model model", "").exit_code, 2);
+  EXPECT_EQ(tokenize("", "").exit_code, 2);
   EXPECT_EQ(tokenize("--model model --jsonl --decode --allow-special", "").exit_code, 2);
   EXPECT_EQ(tokenize("--model nowhere --jsonl", "").exit_code, 3);
   const Ran empty = tokenize("--model . --jsonl", "");
