@@ -14,6 +14,8 @@ and again while N times a worker is disturbed; the answers must be those of the 
     illegal  an illegal address in a kernel (--hook worker_fault_cuda.so), or in the process (worker_fault_cpu.so)
     hang     a kernel that never ends, or a main thread that does not go on, likewise; --step-deadline finds it
 
+At the end a server's front gets SIGKILL while it answers: its workers must end within a second.
+
 Exit code 1 if an answer is an error, has another number of tokens or other ones, if a worker is not noticed or not ready again
 within the time of the first start and --recovery more, or if a process or memory of a GPU is left.
 """
@@ -39,6 +41,15 @@ HOOKED = ("illegal", "hang")
 NOTICED_S = 60.0  # within which a fault must be noticed: longer than a worker may be silent
 MEMORY_SLACK = 200 << 20  # of a GPU: less than one process' context takes
 LEFT_S = 15.0  # until a GPU's memory must be free
+ORPHANS_S = 1.0  # until workers must have ended after their front
+
+
+def lives(pid):
+    """Whether a process runs; what nobody has waited for yet does not."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def gpu_memory():
@@ -108,7 +119,7 @@ class Server:
             self.drain_log()
             self.log.close()
         time.sleep(1.5)
-        left = [pid for pid in workers if pathlib.Path(f"/proc/{pid}").exists()]
+        left = [pid for pid in workers if lives(pid)]
         return f"workers are left: {left}" if left else None
 
 
@@ -246,6 +257,33 @@ class Disturbance:
                 return
 
 
+async def orphan(server, options):
+    """Ends the front of a server while it answers."""
+    asked = [asyncio.create_task(answer(server.port, body)) for body in bodies(options)]
+    await asyncio.sleep(0.2)
+    if options.hook and "hang" in options.kinds:
+        for pid in server.workers()[:1]:
+            os.kill(pid, SIGNALS["hang"])
+    await asyncio.sleep(0.3)
+    wrong = await asyncio.to_thread(orphans_of, server)
+    await asyncio.gather(*asked, return_exceptions=True)
+    return wrong
+
+
+def orphans_of(server):
+    """Ends the front with SIGKILL; returns what is wrong if a worker lives on for more than a second."""
+    workers = server.workers()
+    server.process.kill()
+    begin = time.monotonic()
+    server.process.wait()
+    while (left := [pid for pid in workers if lives(pid)]) and time.monotonic() - begin < ORPHANS_S:
+        time.sleep(0.01)
+    print(f"{len(workers)} workers without a front ended within {time.monotonic() - begin:.2f} s")
+    if not workers:
+        return ["there were no workers to orphan"]
+    return [f"workers outlive their front by {ORPHANS_S:g} s: {left}"] if left else []
+
+
 async def with_faults(server, options):
     """Rounds of all requests until every fault is done; returns what is wrong, the rounds and the faults."""
     requests = bodies(options)
@@ -343,6 +381,9 @@ def main():
     finally:
         left = server.end()
     found += [left] if left else []
+    if options.faults and not found:  # and while steps run, some that never end where there is a hook
+        server = Server(options.koho, flags, options.ready, hook_environment(options, flags))
+        found += asyncio.run(orphan(server, options))
     end = time.monotonic() + LEFT_S
     while (more := more_memory(gpu_memory(), memory) if memory else "") and time.monotonic() < end:
         time.sleep(0.5)

@@ -19,6 +19,8 @@ namespace {
 constexpr std::int64_t kSliceUs = 20'000;
 // What a look counts at most as silence: this process may have been stopped itself.
 constexpr std::int64_t kLookUsMax = 100'000;
+// How long the rank whose failure made others fail may need to say what it was.
+constexpr std::int64_t kCauseUsMax = 2'000'000;
 
 Result<Descriptor> make_event() {
   Descriptor event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -65,16 +67,31 @@ WorkerGroup::~WorkerGroup() {
   for (const Rank& rank : ranks_) rank.process.kill();
 }
 
+std::optional<Error> WorkerGroup::failure() const {
+  std::optional<Error> consequence;
+  for (std::int64_t rank = 0; rank < ranks(); ++rank) {
+    if (words(rank).stage.load(std::memory_order_acquire) != RankStage::failed) continue;
+    Error error = words(rank).error.error().with_context("rank " + std::to_string(rank));
+    if (error.code != ErrorCode::unavailable) return error;
+    if (!consequence) consequence = std::move(error);
+  }
+  return consequence;
+}
+
 Status WorkerGroup::wait_for(RankStage stage,
                              LoadProgress* progress,
                              const std::atomic<bool>& cancelled) {
+  std::int64_t failed_us = 0;  // since then a rank has failed by another one's failure
   while (true) {
+    std::optional<Error> failed = failure();
+    if (failed && failed_us == 0) failed_us = clock_.now_us();
+    if (failed &&
+        (failed->code != ErrorCode::unavailable || clock_.now_us() - failed_us > kCauseUsMax))
+      return *std::move(failed);
     bool all = true;
     for (std::int64_t rank = 0; rank < ranks(); ++rank) {
       const RankStage at = words(rank).stage.load(std::memory_order_acquire);
-      if (at == RankStage::failed)
-        return words(rank).error.error().with_context("rank " + std::to_string(rank));
-      all = all && at >= stage;
+      all = all && at >= stage && at != RankStage::failed;
     }
     if (progress != nullptr) report(*progress);
     if (all) return {};
@@ -82,9 +99,8 @@ Status WorkerGroup::wait_for(RankStage stage,
     wait(kSliceUs);
     if (Status there = check(); !there.ok()) {
       // A rank that failed may have said so, and another one ended since.
-      for (std::int64_t rank = 0; rank < ranks(); ++rank)
-        if (words(rank).stage.load(std::memory_order_acquire) == RankStage::failed)
-          return words(rank).error.error().with_context("rank " + std::to_string(rank));
+      failed = failure();
+      if (failed && failed->code != ErrorCode::unavailable) return *std::move(failed);
       return there;
     }
   }

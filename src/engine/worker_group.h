@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -88,6 +89,8 @@ class WorkerGroup {
   const RankWords& words(std::int64_t rank) const {
     return control_->rank[static_cast<std::size_t>(rank)];
   }
+  /// The error of a rank that failed to start: a cause rather than what it did to other ranks.
+  std::optional<Error> failure() const;
   void wake_all() const;
   void report(LoadProgress& progress);
 

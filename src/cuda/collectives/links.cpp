@@ -27,6 +27,18 @@ Result<int> find_gpu(const std::array<char, 16>& uuid) {
   return -1;
 }
 
+/// Threads reach each other's memory once their GPUs may. Between processes CUDA IPC sees to that:
+/// enabling it here would make a context on the peer's GPU, some hundred MB for each other rank.
+Status enable_peer(int there) {
+  const cudaError_t enabled = cudaDeviceEnablePeerAccess(there, 0);
+  if (enabled == cudaErrorPeerAccessAlreadyEnabled) {
+    static_cast<void>(cudaGetLastError());  // not sticky: cleared
+  } else if (enabled != cudaSuccess) {
+    return cuda_error(enabled, "cudaDeviceEnablePeerAccess");
+  }
+  return {};
+}
+
 Result<LinkKind> link_to(int device, const RankPlace& peer) {
   KOHO_TRY_ASSIGN(const int there, find_gpu(peer.gpu));
   if (there == device) return LinkKind::same_gpu;
@@ -34,12 +46,7 @@ Result<LinkKind> link_to(int device, const RankPlace& peer) {
   int can = 0;
   KOHO_CUDA_TRY(cudaDeviceCanAccessPeer(&can, device, there));
   if (can == 0) return LinkKind::none;
-  const cudaError_t enabled = cudaDeviceEnablePeerAccess(there, 0);
-  if (enabled == cudaErrorPeerAccessAlreadyEnabled) {
-    static_cast<void>(cudaGetLastError());  // not sticky: cleared
-  } else if (enabled != cudaSuccess) {
-    return cuda_error(enabled, "cudaDeviceEnablePeerAccess");
-  }
+  if (peer.process == getpid()) KOHO_TRY(enable_peer(there));
   // PCIe has peer access without atomics of its own.
   int atomics = 0;
   KOHO_CUDA_TRY(

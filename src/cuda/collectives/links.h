@@ -50,7 +50,8 @@ struct Links {
   std::string description() const;
 };
 
-/// Reads the links of the current GPU, number `device`, and enables peer access where it exists.
+/// Reads the links of the current GPU, number `device`, and enables peer access where it exists and
+/// the peer is of this process.
 /// Errors: device_error; those of the rendezvous.
 Result<Links> read_links(int device, Rendezvous& rendezvous);
 

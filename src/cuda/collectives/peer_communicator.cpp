@@ -96,7 +96,10 @@ PeerCommunicator::~PeerCommunicator() {
   }
   for (cudaEvent_t event : {fork_, join_})
     if (event != nullptr) static_cast<void>(cudaEventDestroy(event));
+  if (mapped_.empty()) return;
   for (void* memory : mapped_) static_cast<void>(cudaIpcCloseMemHandle(memory));
+  // No rank frees memory that another one still maps. After give_up() nobody may come.
+  if (!gave_up_) static_cast<void>(meet());
 }
 
 Status PeerCommunicator::bind() const {
@@ -426,6 +429,7 @@ Status PeerCommunicator::check() {
 }
 
 void PeerCommunicator::give_up() {
+  gave_up_ = true;
   host_->end_waits();
   for (const std::shared_ptr<HostState>& state : same_process_) state->end_waits();
   const bool others = same_process_.size() < links_.places.size() && !mapped_.empty();

@@ -13,6 +13,7 @@
 // reads: the next dispatch's barrier.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -104,6 +105,7 @@ class PeerCommunicator final : public Communicator {
   Windows windows_;
   DeviceBlock buffer_;
   std::vector<void*> mapped_;  // of other processes, to be closed
+  std::atomic<bool> gave_up_{false};
   std::shared_ptr<HostState> host_;
   std::vector<std::shared_ptr<HostState>> same_process_;  // of all ranks in this process
   cudaStream_t dispatch_stream_ = nullptr;
