@@ -41,8 +41,8 @@ class Buildah:
         return (ran.stdout or "").strip()
 
 
-def import_base(buildah, root):
-    """The root file system as an image, with this machine's way to the network."""
+def import_base(buildah, root, ccache):
+    """The root file system as an image, with this machine's way to the network and to its compiler cache."""
     container = buildah("from", "scratch")
     place = pathlib.Path(buildah("mount", container))
     subprocess.run(["cp", "-a", f"{root}/.", str(place)], check=True)
@@ -50,9 +50,11 @@ def import_base(buildah, root):
         if os.path.exists(name) and name.startswith("/etc/") and name not in ("/etc/resolv.conf", "/etc/hosts"):
             (place / name.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(name, place / name.lstrip("/"))
-    for name, value in os.environ.items():
-        if NETWORK_VARIABLES.match(name) and name != "PIP_FIND_LINKS":
-            buildah("config", "--env", f"{name}={value}", container)
+    settings = {name: value for name, value in os.environ.items() if NETWORK_VARIABLES.match(name) and name != "PIP_FIND_LINKS"}
+    if ccache:
+        settings |= {"CCACHE_DIR": "/ccache", "CCACHE_NOHASHDIR": "true", "CCACHE_BASEDIR": "/src"}
+    for name, value in settings.items():
+        buildah("config", "--env", f"{name}={value}", container)
     buildah("umount", container)
     buildah("commit", "--rm", container, BASE)
 
@@ -62,7 +64,7 @@ def build(buildah, ccache):
     arguments = ["build", "--isolation", "chroot", "--layers=false", "--ignorefile", ROOT / "deploy" / "Dockerfile.dockerignore",
                  "--build-arg", f"BASE={BASE}", "-f", ROOT / "deploy" / "Dockerfile", "-t", IMAGE]
     if ccache:
-        arguments += ["-v", f"{ccache}:/ccache", "--env", "CCACHE_DIR=/ccache", "--env", "CCACHE_NOHASHDIR=true", "--env", "CCACHE_BASEDIR=/src"]
+        arguments += ["-v", f"{ccache}:/ccache"]
     buildah(*arguments, ROOT)
 
 
@@ -133,7 +135,7 @@ def main():
         parser.error(f"{', '.join(missing)} not installed: apt-get install {' '.join(missing)}")
     buildah = Buildah(ROOT / "build" / "containers")
     try:
-        import_base(buildah, wheel_check.make_root("bookworm", options.roots.resolve(), options.mirror))
+        import_base(buildah, wheel_check.make_root("bookworm", options.roots.resolve(), options.mirror), options.ccache)
         began = time.monotonic()
         build(buildah, options.ccache)
         seconds = time.monotonic() - began
