@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What takes hours: every test under ThreadSanitizer, every fuzz target for its share of the time, the tokenizer and the chat
-template against their referees, and a Ray cluster whose actors are killed. Writes a record, to which the next night adds: the runs of a target count since its first night.
+template against their referees, a Ray cluster whose actors are killed, and the wheel and the container on fresh machines (as root, with debootstrap and buildah).
+Writes a record, to which the next night adds: the runs of a target count since its first night.
 
     tools/nightly.py --hours 8 --record nightly.json --corpus CORPUS
     tools/nightly.py --hours 0.5 --only fuzz --targets http_reader_fuzz,json_tree_fuzz --record nightly.json
@@ -19,7 +20,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PARTS = ("tsan", "fuzz", "differential", "ray")
+PARTS = ("tsan", "fuzz", "differential", "ray", "machines")
 # Of targets whose inputs have the words of a format.
 DICTIONARIES = {"api_request_fuzz": "api.dict", "http_reader_fuzz": "http.dict", "chat_request_fuzz": "json.dict",
                 "tokenizer_file_fuzz": "json.dict", "model_config_fuzz": "json.dict", "json_tree_fuzz": "json.dict",
@@ -145,6 +146,13 @@ def main():
     if "ray" in parts:
         night["ray"] = ray()
         failed |= night["ray"]["exit"] != 0
+    if "machines" in parts:
+        night["machines"] = {}
+        for command in (["./run.py", "--wheel"], ["tools/wheel_check.py", "bookworm", "jammy", "noble"], ["tools/container_check.py"]):
+            result = run([sys.executable, *command], capture_output=True, text=True)
+            print(result.stdout[-4000:], result.stderr[-4000:])
+            night["machines"][command[0]] = result.returncode
+            failed |= result.returncode != 0
     record["nights"].append(night)
     options.record.write_text(json.dumps(record, indent=1) + "\n")
     for target, runs in sorted(record["runs"].items()):

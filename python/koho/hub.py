@@ -8,6 +8,7 @@ usual places; it checks sizes only, so here every new file's content is held to 
 """
 
 import concurrent.futures
+import ctypes
 import errno
 import hashlib
 import os
@@ -167,6 +168,7 @@ def main() -> int:
     """The fetcher of KOHO_FETCH: arguments ORG/NAME REVISION; the answer goes to descriptor 3."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # koho starts its children with Ctrl-C blocked
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG: it ends with koho
     try:
         answer = f"ok {fetch(*sys.argv[1:])}"
     except FetchError as error:

@@ -7,9 +7,11 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import packages
@@ -104,6 +106,23 @@ class FromTheHub(unittest.TestCase):
         self.assertEqual(self.koho("check", NAME)[0], 0)
         for name in whole:
             self.assertEqual(self.hub.gets(name), [], f"{name} was there")
+
+    def test_the_fetcher_ends_with_koho(self):
+        self.hub.status = lambda path: time.sleep(30) if path.endswith(SHARD) else None
+        for end in (lambda pid: os.killpg(pid, signal.SIGINT), lambda pid: os.kill(pid, signal.SIGTERM)):
+            koho = subprocess.Popen([sys.executable, "-m", "koho", "check", NAME], env=self.environment, start_new_session=True,
+                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            while not any(path.endswith(SHARD) for _, path, _ in self.hub.log):
+                time.sleep(0.05)
+            end(koho.pid)
+            self.assertLess(koho.wait(10), 0)
+            for _ in range(100):  # nobody of its session is left
+                if subprocess.run(["pgrep", "--session", str(koho.pid)], stdout=subprocess.DEVNULL, check=False).returncode:
+                    break
+                time.sleep(0.05)
+            else:
+                self.fail("the fetcher is still there")
+            self.hub.log.clear()
 
     def test_a_wrong_hash_is_refused_and_deleted(self):
         for file in ("generation_config.json", SHARD):
