@@ -24,7 +24,8 @@ PARTS = ("tsan", "fuzz", "differential", "ray", "machines")
 # Of targets whose inputs have the words of a format.
 DICTIONARIES = {"api_request_fuzz": "api.dict", "http_reader_fuzz": "http.dict", "chat_request_fuzz": "json.dict",
                 "tokenizer_file_fuzz": "json.dict", "model_config_fuzz": "json.dict", "json_tree_fuzz": "json.dict",
-                "batch_request_fuzz": "api.dict", "grammar_walk_fuzz": "json.dict", "safetensors_header_fuzz": "json.dict"}
+                "batch_request_fuzz": "api.dict", "upload_fuzz": "api.dict", "grammar_walk_fuzz": "json.dict",
+                "safetensors_header_fuzz": "json.dict"}
 
 
 def run(command, **options):

@@ -14,6 +14,7 @@ namespace {
 using chat::Json;
 
 constexpr std::string_view kIdBeginning = "batch_req_";
+constexpr std::size_t kEnvelopeDepth = 8;
 
 /// A scan of an object's members in text that parse_json() has accepted.
 class Members {
@@ -104,7 +105,8 @@ Refusal read_batch_line(std::string_view line, std::int64_t number, BatchLine& r
   read.number = number;
   // The body is read where it is answered; here only its extent is found.
   const auto needs = [](std::string_view name) { return is_of_envelope(name) && name != "body"; };
-  const Result<Json> json = chat::parse_json(line, {.needs = needs});
+  const Result<Json> json =
+      chat::parse_json(line, {.depth_max = chat::kJsonDepthMax + kEnvelopeDepth, .needs = needs});
   if (!json.ok()) {
     ApiError error = to_api_error(json.error());
     error.status = 400;
@@ -166,8 +168,10 @@ std::string batch_error_line(const BatchLine& line, const ApiError& error) {
 }
 
 bool read_batch_outcome(std::string_view line, BatchOutcome& outcome) {
+  // An answer may repeat parts of its request, and lies two levels below.
   const Result<Json> json =
-      chat::parse_json(line, {.needs = [](std::string_view name) { return name != "response"; }});
+      chat::parse_json(line, {.depth_max = chat::kJsonDepthMax + kEnvelopeDepth,
+                              .needs = [](std::string_view name) { return name != "response"; }});
   if (!json.ok()) return false;
   const Json* id = json->find("id");
   const Json* custom_id = json->find("custom_id");

@@ -168,6 +168,14 @@ Result<std::vector<Argument>> split_arguments(ServeOptions& options,
     const std::size_t equals = argument.find('=');
     const std::string flag = hyphenated(argument.substr(0, equals));
     const ServeOption* option = find_option(flag);
+    if (option == nullptr && equals == std::string::npos && flag.starts_with("--no-")) {
+      // As vLLM has it for every flag without a value.
+      const ServeOption* positive = find_option("--" + flag.substr(5));
+      if (positive != nullptr && positive->takes == Takes::nothing) {
+        found.push_back({positive, "false"});
+        continue;
+      }
+    }
     if (option == nullptr) {
       std::optional<std::string_view> value;
       if (equals != std::string::npos)

@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "server/batch_service.h"
+
 namespace koho::server {
 namespace {
 
@@ -222,6 +224,8 @@ void server_as_koho(Page& page, const Core& core) {
   page.counter("koho_stream_pings_total", "Keep-alive comments sent in streams.", now.pings.load());
   page.counter("koho_unknown_fields_total", "Unknown fields in requests.",
                now.unknown_fields.load());
+  page.gauge("koho_batch_requests_running", "Requests of batches that run.",
+             core.batches() == nullptr ? 0 : core.batches()->running());
   page.counter("koho_sent_bytes_total", "Bytes sent to clients.", now.bytes_sent.load());
   page.begin("koho_admission_rejections_total", "counter", "Requests refused, by reason.");
   page.row("koho_admission_rejections_total", now.rejected_full.load(), R"(reason="queue_full")");

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/api_keys.h"
@@ -18,7 +19,7 @@ struct HttpLimits {
   /// Fits a context of 200,000 tokens many times over, in any script and written with escapes.
   std::size_t body_bytes = 16U << 20U;
   /// The path whose bodies are files, and their largest; "" is none.
-  std::string upload_path{};
+  std::string_view upload_path{};
   std::size_t upload_bytes = 200'000'000;  // OpenAI's largest for a batch
 };
 

@@ -115,5 +115,22 @@ TEST_F(BatchCommand, ABadLineOfOpenAiIsAnErrorLineAndResumesAsTheOthers) {
   }
 }
 
+TEST_F(BatchCommand, AnAnswerAsDeepAsItsRequestIsReadAgain) {
+  std::string schema = R"({"type":"string"})";
+  for (int i = 0; i < 30; ++i) schema = R"({"type":"object","properties":{"a":)" + schema + "}}";
+  write("in", openai_line("deep",
+                          R"({"input":"Hi","max_output_tokens":3,"tools":[{"type":"function",)"
+                          R"("name":"f","parameters":)" +
+                              schema + "}]}",
+                          "/v1/responses"));
+  ASSERT_EQ(shell("bare in answers --context 2048").exit_code, 0) << read("err");
+  const std::string before = read("answers");
+  EXPECT_NE(before.find(R"("status_code":200)"), std::string::npos) << before;
+  EXPECT_NE(before.find(R"("properties")"), std::string::npos) << "the answer repeats the tools";
+  const Ran again = shell("bare in answers --context 2048");
+  EXPECT_EQ(again.exit_code, 0) << again.errors;
+  EXPECT_EQ(read("answers"), before);
+}
+
 }  // namespace
 }  // namespace koho::testing

@@ -432,7 +432,7 @@ class Curl(unittest.TestCase):
         out, status = self.curl("/v1/messages", {"model": "claude-x", "messages": [user("x")]})
         self.assertEqual((status, json.loads(out)["error"]),
                          (400, {"type": "invalid_request_error", "message": "max_tokens: Field required"}))
-        out, status = self.curl("/v1/chat/completions", {"messages": [user("x")]})
+        out, status = self.curl("/v1/chat/completions", {"model": 7, "messages": [user("x")]})
         self.assertEqual((status, json.loads(out)["error"]["param"]), (400, "model"))
 
     def test_cache_explainer(self):

@@ -37,6 +37,9 @@ TEST(ServeCommand, SaysWhatIsWrongWithItsFlags) {
   EXPECT_EQ(run({kTiny, "--api-key=--check", "--check"}, "are valid"), 0);
   EXPECT_EQ(run({"--help"}, "KOHO_SOME_NAME"), 0);
   EXPECT_EQ(run({"--check", kTiny}, "are valid"), 0);
+  EXPECT_EQ(run({kTiny, "--no-enable-log-requests", "--print-config"}, "log-requests: false"), 0);
+  EXPECT_EQ(run({kTiny, "--no-port", "--print-config"}, "unknown flag --no-port"), 2);
+  EXPECT_EQ(run({kTiny, "--print-config"}, "tensor-parallel-size: auto"), 0);
 }
 
 TEST(ServeCommand, ACheckRefusesWhatTheStartRefuses) {
