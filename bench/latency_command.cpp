@@ -6,6 +6,7 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -171,21 +172,20 @@ Status complete(LatencyOptions& options, const SelectedModel& selected) {
   steps.kv_dtype = options.kv_dtype == "fp8" ? DType::f8_e4m3 : DType::bf16;
   steps.classes = !options.no_classes;
   steps.shard.ranks = options.ranks();
-  if (const auto experts = expert_layout(options.cut.experts)) {
-    steps.shard.experts = *experts;
-  } else {
-    const ExpertsChoice choice =
-        choose_experts(selected.config, selected.sources(), steps.shard,
-                       *std::max_element(steps.batches.begin(), steps.batches.end()),
-                       selected.device.kind == DeviceKind::cuda);
-    steps.shard.experts = choice.layout;
-    options.cut.experts = experts_name(choice.layout);
-    if (options.ranks() > 1)
-      std::cout << fmt::format("experts are {}: {}\n", options.cut.experts, choice.reason);
-  }
+  const std::optional<ExpertLayout> asked = expert_layout(options.cut.experts);
+  ExpertsChoice choice;
+  if (!asked)
+    choice = choose_experts(selected.config, selected.sources(), steps.shard,
+                            *std::max_element(steps.batches.begin(), steps.batches.end()),
+                            selected.device.kind == DeviceKind::cuda);
+  steps.shard.experts = asked.value_or(choice.layout);
   steps.shard.rank = std::max<std::int64_t>(options.rank, 0);
   steps.random_tokens = options.alone();
-  return check_shard(selected.config, steps.shard);
+  KOHO_TRY(check_shard(selected.config, steps.shard));
+  if (options.ranks() == 1 || asked) return {};
+  options.cut.experts = experts_name(choice.layout);  // what the file says
+  std::cout << fmt::format("experts are {}: {}\n", options.cut.experts, choice.reason);
+  return {};
 }
 
 /// How the file says what the steps were, beside the command.

@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import check_sources  # noqa: E402
 import plot_steps  # noqa: E402
+import rank_tables  # noqa: E402
 import result_file  # noqa: E402
 import result_tables  # noqa: E402
 import table_definitions  # noqa: E402
@@ -106,6 +107,8 @@ class Kept(unittest.TestCase):
         for name, table in table_definitions.TABLES.items():
             with self.subTest(name):
                 records = result_tables.records_of(table, results, peers)
+                if table.optional and not records:
+                    continue  # what no GPU has written yet
                 rows = table.rows(*records)
                 self.assertTrue(rows)
                 self.assertEqual({len(row) for row in rows}, {len(table.columns)})
@@ -127,6 +130,32 @@ class Kept(unittest.TestCase):
         self.assertNotEqual(plot_steps.draw(latency, peer), before)
 
 
+class Ranks(unittest.TestCase):
+    """Tables whose files only GPUs can write: the rows that gpu_check_ranks.py's steps record become cells."""
+
+    def rows(self, name, file, rows):
+        record = result_file.Record(pathlib.Path(file), "h100", file, {"machine": "NVIDIA H100", "rows": rows})
+        return table_definitions.TABLES[name].rows(record)
+
+    def test_faults_executors_servers_loads_and_widths(self):
+        times = {"kill": {"noticed_s": 0.02, "ready_s": 2.5}}
+        self.assertEqual(self.rows("faults", "2on1-faults", [{"times": times, "first_start_s": 3.0, "faults": 0}]),
+                         [["2 on one GPU", "NVIDIA H100", "kill", "0.02", "2.50", "3.00", "0"]])
+        both = [{"shape": {"batch": 64}, "form": form, "us": us} for form, us in (("thread", 20_000), ("process", 20_100))]
+        self.assertEqual(self.rows("executors", "executors", both), [["NVIDIA H100", "64", "20.0", "20.1", "+0.50 %"]])
+        self.assertEqual(self.rows("servers", "2gpus-server-64-greedy", [{"concurrency": 64, "tok_per_s": 3210.4, "first_token_ms": 99.6}]),
+                         [["2", "NVIDIA H100", "64", "greedy", "3,210", "100"]])
+        loads = [{"op": "load", "rank": rank, "bytes": 45_400_000_000, "us": us} for rank, us in ((0, 1_700_000), (1, 1_900_000))]
+        self.assertEqual(self.rows("rank-loading", "2gpus-loading", [*loads, {"op": "ready", "us": 2_000_000}]),
+                         [["2", "NVIDIA H100", "90.8", "1.90", "2.0"]])
+        self.assertEqual(self.rows("rank-loading", "rank8-loading", [{"op": "load", "bytes": 45_400_000_000, "us": 1_700_000},
+                                                                    {"op": "ready", "us": 1_800_000}]),
+                         [["one of 8", "NVIDIA H100", "45.4", "1.70", "1.8"]])
+        widths = {"experts": "whole", "chunk": 512, "deterministic": False, "distance": 0.1, "bound": 0.2, "same_best_token": 0.5}
+        self.assertEqual(self.rows("rank-widths", "true-widths-8on1", [widths]),
+                         [["8 on one GPU", "NVIDIA H100", "whole", "512", "no", "0.100", "0.200", "50.0 %"]])
+
+
 class ExpertsChoice(unittest.TestCase):
     def test_the_cut_of_the_experts_is_the_faster_one_of_the_recorded_steps(self):
         """Of each number of ranks with both cuts recorded: sliced up to what choose_experts.cpp says, whole beyond."""
@@ -134,12 +163,12 @@ class ExpertsChoice(unittest.TestCase):
         limits = {int(ranks): int(count) for ranks, count in re.findall(r"SlicedUpTo\{\.ranks = (\d+), \.sequences = (\d+)\}", source)}
         self.assertEqual(set(limits), {4, 8})
         recorded = result_file.newest()
-        steps = table_definitions.rank_steps([recorded[key] for key in table_definitions.RANK_FILES if key in recorded])
+        steps = rank_tables.rank_steps([recorded[key] for key in rank_tables.RANK_FILES if key in recorded])
         compared = 0
         for (ranks, gpu), cuts in steps.items():
             for kind, count in cuts["whole"]:
                 if kind == "decode" and (kind, count) in cuts["sliced"]:
-                    whole, sliced = (table_definitions.alone_us(cuts[cut][kind, count]) for cut in ("whole", "sliced"))
+                    whole, sliced = (rank_tables.alone_us(cuts[cut][kind, count]) for cut in ("whole", "sliced"))
                     self.assertEqual(sliced < whole, count <= limits[ranks], f"{ranks} ranks, {gpu}, {count} sequences")
                     compared += 1
         self.assertGreaterEqual(compared, 4)

@@ -423,6 +423,8 @@ def run_step(checks, step):
         row["state"] = "needs " + ", ".join(step.modules)
     else:
         row = checks.run(step.name, step.command, min(step.limit, left), step.env, step.kept)
+        if row["state"] == "ok" and any(re.search(r"\[  PASSED  \] 0 tests", line) for line in row["lines"]):
+            row["state"] = "failed (nothing ran)"
         if step.record and row["state"] == "ok":
             checks.record(row, *step.record)
     return row

@@ -30,7 +30,7 @@ TYPED = (("docs/decisions/0001-what-we-build.md", "| KV pages of 16 tokens |", "
          *(("docs/server.md", part, "a limit that the server sets, not a measurement")
            for part in ("| head, URL, body |", "| time |", "| slow readers |", "`--kv-cache-memory-bytes`")))
 # Files that a test or a page reads, but no table.
-READ_ELSEWHERE = {("h200x4", "all-reduce"): "bench/link_times.cpp"}
+READ_ELSEWHERE = {(gpus, "all-reduce"): "bench/link_times.cpp" for gpus in ("h100x2", "h100x4", "h100x8", "h200x2", "h200x4", "h200x8")}
 
 
 def pages(root=ROOT):

@@ -7,7 +7,9 @@ a shared Intel Xeon. A cell of an operator is "µs · rate · share of the floor
 """
 import dataclasses
 
+import rank_tables
 import speed_goals
+from figures import milliseconds, number, percent, steps_of
 
 H200, SECOND_H200, XEON = "h200", "h200b", "xeon"
 FLOOR_NOTE = ("The floor is the bytes at 4.45 TB/s (a reading; long kernels reach 105 % of it) or the operations at the nominal 1,979 "
@@ -34,21 +36,6 @@ class Table:
     command: str = ""  # said instead of the files' own commands, where those are many
     optional: tuple = ()  # read too, where they are
     newest: bool = False  # of the files read, only the one with the latest date counts; the later in `reads` of one day
-
-
-# How figures are rounded.
-
-def number(value):
-    """Three digits or more: 5.6, 106, 1,477."""
-    return f"{value:,.0f}" if value >= 99.5 else f"{value:.1f}"
-
-
-def percent(value):
-    return "–" if value is None else f"{value:.0f} %"
-
-
-def milliseconds(us):
-    return f"{us / 1e3:,.0f}" if us >= 99.5e3 else f"{us / 1e3:.1f}" if us >= 9.95e3 else f"{us / 1e3:.2f}"
 
 
 RATES = {"TB/s": lambda row: f"{row['bytes'] / row['us'] / 1e6:.2f}", "GB/s": lambda row: f"{row['bytes'] / row['us'] / 1e3:,.0f}",
@@ -170,10 +157,6 @@ def sample_rows(record):
 
 # GLM-4.5-Air on one GPU.
 
-def steps_of(record, op="step_decode"):
-    return {row["shape"]["batch" if op == "step_decode" else "tokens"]: row for row in record.rows if row["op"] == op}
-
-
 def floor_us(step):
     """The time in which the card reads what a decode step reads."""
     return sum(part["bound_us"] for part in step["classes"])
@@ -235,64 +218,6 @@ def before_after_rows(record):
 def air_prompt_rows(record):
     return [[f"{tokens:,}", milliseconds(row["us"]), f"{tokens / row['us'] * 1e3:.1f}k"]
             for tokens, row in sorted(steps_of(record, "step_prefill").items())]
-
-
-# GLM-4.7 on several GPUs, from one rank alone.
-
-MEMORY = {"H100": 3.35, "H200": 4.8, "B200": 8.0}  # nominal TB/s of a GPU
-PROJECTED = {4: ("H200", "B200"), 8: ("H100", "H200", "B200")}  # a rank of 4 has 89 GB of weights, of 8 45
-RANK_FILES = tuple((tag, f"rank{ranks}-{cut}") for ranks in PROJECTED for tag in ("h100", "h200", "b200") for cut in ("whole", "sliced"))
-
-
-def gpu_of(record):
-    return record.data["machine"].split()[1]  # "NVIDIA H100 80GB HBM3"
-
-
-def alone_us(row):
-    """A rank's step with the wait for the rank whose experts were chosen most."""
-    return row["us"] + row["waiting_us"]
-
-
-def rank_steps(records):
-    """{(ranks, GPU): {cut: {("decode", sequences) or ("prefill", tokens): row}}} of what one rank alone took."""
-    found = {}
-    for record in records:
-        steps = {("decode", count): row for count, row in steps_of(record).items()}
-        steps.update({("prefill", tokens): row for tokens, row in steps_of(record, "step_prefill").items()})
-        found.setdefault((record.data["ranks"], gpu_of(record)), {})[record.data["experts"]] = steps
-    return found
-
-
-def projected(rows, measured_on, gpu, tokens):
-    """tok/s of a replica from its rank's faster cut, and what of it is measured."""
-    scale = MEMORY[measured_on] / MEMORY[gpu]
-    row = min(rows, key=alone_us)
-    links_measured = "corrected" not in row["links_source"] and gpu in row["links_source"]
-    return (f"{tokens / (alone_us(row) * scale + row['links_us']) * 1e6:,.0f} *{'m' if gpu == measured_on else 's'} "
-            f"{'m' if links_measured else 'c'}*")
-
-
-def projection_rows(*records):
-    """A row for each number of GPUs and sequences: a rank's step with either cut of the experts, what links add, tok/s."""
-    by_rank, out = rank_steps(records), []
-    for ranks, gpus in PROJECTED.items():
-        measured = [gpu for gpu in gpus if (ranks, gpu) in by_rank]
-        if not measured:
-            out.append([str(ranks), "any", "not measured", "", "", *("not known" if gpu in gpus else "does not fit" for gpu in MEMORY)])
-            continue
-        shown = measured[-1]
-        for kind, tokens in next(iter(by_rank[ranks, shown].values())):
-            rows = {cut: steps[kind, tokens] for cut, steps in by_rank[ranks, shown].items() if (kind, tokens) in steps}
-            cells = []
-            for gpu in MEMORY:
-                near = gpu if gpu in measured else shown
-                at = [steps[kind, tokens] for steps in by_rank[ranks, near].values() if (kind, tokens) in steps]
-                known = at and (near == gpu or kind == "decode")  # a prompt's time does not follow the memory
-                cells.append("does not fit" if gpu not in gpus else projected(at, near, gpu, tokens) if known else "not known")
-            out.append([str(ranks), f"{tokens:,}" if kind == "decode" else f"prompt of {tokens:,}",
-                        *(milliseconds(alone_us(rows[cut])) if cut in rows else "" for cut in ("whole", "sliced")),
-                        milliseconds(next(iter(rows.values()))["links_us"]), *cells])
-    return out
 
 
 def soak_rows(record):
@@ -432,11 +357,19 @@ TABLES = {
     "true-widths": Table(((H200, "true-widths"), (H200, "true-widths-1")),
                          ("tokens a step", "deterministic", "distance", "of the noise", "bound", "same best token"), true_widths_rows,
                          "Distance: relative L2 of the logits from the float32 run's; the noise is that of the reference's own BF16 run"),
-    "projection": Table((), ("GPUs", "sequences", "experts whole, ms", "sliced, ms", "links, ms", *(f"tok/s, {gpu}" for gpu in MEMORY)),
-                        projection_rows,
+    "projection": Table((), ("GPUs", "sequences", "experts whole, ms", "sliced, ms", "links, ms", *(f"tok/s, {gpu}" for gpu in rank_tables.MEMORY)),
+                        rank_tables.projection_rows,
                         "Of one rank alone, the wait for the slowest rank in it. A cell's step, then its links: *m* measured; *s* scaled by the "
                         "memories' nominal rates, 3.35 / 4.8 / 8 TB/s; *c* corrected: 184 all-reduces as measured among 4 H200s, with the "
-                        "bytes of so many ranks. A part of the links is in the step already", optional=RANK_FILES),
+                        "bytes of so many ranks. A part of the links is in the step already", optional=rank_tables.RANK_FILES),
+    # Of ranks and their processes on GPUs: on a page once a file is there
+    "faults": Table((), ("ranks", "GPU", "fault", "noticed after, s", "ready again, s later", "first start, s", "wrong answers"), rank_tables.fault_rows,
+                    "The most of all faults of a kind", optional=rank_tables.FAULT_FILES),
+    "executors": Table((), ("GPU", "sequences", "a token, thread, ms", "process, ms", ""), rank_tables.executor_rows, optional=rank_tables.on_gpus("executors")),
+    "servers": Table((), ("GPUs", "", "requests at once", "sampling", "tok/s", "first token p50, ms"), rank_tables.server_rows, optional=rank_tables.SERVER_FILES),
+    "rank-loading": Table((), ("ranks", "GPU", "GB", "on the device, s", "ready, s"), rank_tables.rank_loading_rows, optional=rank_tables.RANK_LOADING_FILES),
+    "rank-widths": Table((), ("ranks", "GPU", "experts", "tokens a step", "deterministic", "distance", "bound", "same best token"), rank_tables.rank_widths_rows,
+                         optional=rank_tables.TRUE_WIDTHS_FILES),
     "soak": Table((("xeon", "soak"),), ("requests", "s", "clients that left", "at a limit", "resident MB, after 5 % and at the end", "threads", "left over"),
                   soak_rows),
     # docs/performance.md: beside others

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a worker process can do wrong, one thing at a time: end while nothing is computed, stop,
 // hang in a step, write anything into the shared memory, fail at its start.
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <fcntl.h>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <random>
 #include <string>
@@ -15,6 +18,7 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include "engine/worker_group.h"
 #include "plan/flat_result.h"
 #include "runtime/runtime.h"
 #include "tests/processes/process_list.h"
@@ -175,6 +179,37 @@ TEST_F(WorkerFaults, AStartThatCannotSucceedSaysWhyAndLeavesNothing) {
   EXPECT_EQ(runtime.error().message.rfind("rank ", 0), 0U) << runtime.error().message;
   EXPECT_TRUE(children_of(getpid()).empty());
   EXPECT_EQ(num_descriptors(), descriptors);
+}
+
+TEST_F(WorkerFaults, OfRanksThatFailToStartTheOneThatFailedOfItselfIsNamed) {
+  const std::filesystem::path idle = directory_.path() / "idle";
+  std::ofstream(idle) << "#!/bin/sh\nexec sleep 60\n";
+  std::filesystem::permissions(idle, std::filesystem::perms::owner_all);
+  const std::atomic<bool> cancelled{false};
+  // Rank 0 learns of rank 1's failure, and tells, before rank 1 has told; or nobody tells more.
+  for (const bool told : {true, false}) {
+    WorkerGroupSettings settings;
+    settings.program = idle;
+    settings.ranks = 2;
+    auto group = WorkerGroup::spawn(settings);
+    ASSERT_TRUE(group.ok()) << group.error().message;
+    const ForeignMemory memory((*group)->pid(0), kControlMemory);
+    ASSERT_NE(memory.data, nullptr);
+    auto* control = reinterpret_cast<Control*>(memory.data);
+    const auto fail = [&](std::size_t rank, const Error& error) {
+      control->rank[rank].error.set(error);
+      control->rank[rank].stage.store(RankStage::failed);
+    };
+    fail(0, make_error(ErrorCode::unavailable, "another rank left"));
+    std::thread cause([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      if (told) fail(1, make_error(ErrorCode::resource_exhausted, "no memory"));
+    });
+    const Status status = (*group)->wait_for(RankStage::opened, nullptr, cancelled);
+    cause.join();
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().message, told ? "rank 1: no memory" : "rank 0: another rank left");
+  }
 }
 
 TEST_F(WorkerFaults, FilesThatWereReplacedAreNotLoadedIntoARunningEngine) {

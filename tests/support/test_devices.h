@@ -21,8 +21,10 @@ inline bool names_gpus() {
 inline DeviceOptions gpu_devices(std::int64_t ranks, const char* otherwise) {
   DeviceOptions device;
   device.kind = DeviceKind::cuda;
-  // The driver reads it when it starts, which the first rank's step does. (check_devices)
+  // As check_devices() sets them; the driver reads them when it starts, which a test's first look
+  // at a GPU does. A kernel that is loaded while another rank's waits for it would come too late.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   const char* list = std::getenv("KOHO_TEST_DEVICES");
   for (const char* at = list == nullptr ? otherwise : list; *at != '\0'; ++at)
     if (*at >= '0' && *at <= '9') device.devices.push_back(*at - '0');
