@@ -19,6 +19,7 @@ namespace {
 constexpr std::string_view kStyle = R"(:root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; }
 summary { cursor: pointer; padding: .3rem 0; }
+p { margin: .4rem 0; }
 code { font: 14px ui-monospace, monospace; }
 .method { display: inline-block; min-width: 4.5rem; font-weight: bold; }
 table { width: 100%; margin: .5rem 0 1rem; }
@@ -149,6 +150,23 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
+/// One route on the page, with the fields of its body.
+std::string shown(const Route& route) {
+  const std::string head =
+      fmt::format("<span class=\"method\">{}</span> <code>{}</code> {}", route.method,
+                  escaped(shown_path(route)), escaped(about(route)));
+  const std::vector<api::BodyField> fields = api::body_fields(route.path);
+  if (fields.empty()) return fmt::format("<p>{}</p>\n", head);
+  std::string out = fmt::format(
+      "<details><summary>{}</summary><table><thead><tr><th scope=\"col\">field</th><th "
+      "scope=\"col\">takes</th></tr></thead><tbody>\n",
+      head);
+  for (const api::BodyField& field : fields)
+    out += fmt::format("<tr><td><code>{}</code></td><td>{}</td></tr>\n", escaped(field.name),
+                       escaped(field.takes));
+  return out + "</tbody></table></details>\n";
+}
+
 std::string make_page() {
   std::string out =
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
@@ -157,24 +175,10 @@ std::string make_page() {
       std::string(kVersion) +
       ". For programs: <a href=\"/openapi.json\">/openapi.json</a>. To try it: <a "
       "href=\"/ui\">/ui</a>.</p>\n";
-  for (const Route& route : routes()) {
-    const std::vector<api::BodyField> fields = api::body_fields(route.path);
-    const std::string head =
-        fmt::format("<span class=\"method\">{}</span> <code>{}</code> {}", route.method,
-                    escaped(shown_path(route)), escaped(about(route)));
-    if (fields.empty()) {
-      out += fmt::format("<p>{}</p>\n", head);
-      continue;
-    }
-    out += fmt::format(
-        "<details><summary>{}</summary><table><thead><tr><th scope=\"col\">field</th><th "
-        "scope=\"col\">takes</th></tr></thead><tbody>\n",
-        head);
-    for (const api::BodyField& field : fields)
-      out += fmt::format("<tr><td><code>{}</code></td><td>{}</td></tr>\n", escaped(field.name),
-                         escaped(field.takes));
-    out += "</tbody></table></details>\n";
-  }
+  // First what clients ask a model, then the rest, each in the order of the table.
+  for (const bool of_model : {true, false})
+    for (const Route& route : routes())
+      if ((route.generation != nullptr || route.text != nullptr) == of_model) out += shown(route);
   return out + "</main></body></html>\n";
 }
 
