@@ -61,7 +61,8 @@ def import_base(buildah, root, ccache):
 
 def build(buildah, ccache):
     """The image of deploy/Dockerfile."""
-    arguments = ["build", "--isolation", "chroot", "--layers=false", "--ignorefile", ROOT / "deploy" / "Dockerfile.dockerignore",
+    # Only Docker's format of images has a health check.
+    arguments = ["build", "--isolation", "chroot", "--format", "docker", "--layers=false", "--ignorefile", ROOT / "deploy" / "Dockerfile.dockerignore",
                  "--build-arg", f"BASE={BASE}", "-f", ROOT / "deploy" / "Dockerfile", "-t", IMAGE]
     if ccache:
         arguments += ["-v", f"{ccache}:/ccache"]
@@ -96,8 +97,7 @@ def check(place, image):
     began = time.monotonic()
     process, settings, environment = start(place, image, ["--device", "cpu"])
     try:
-        health = settings.get("Healthcheck") or image["Docker"]["config"]["Healthcheck"]
-        command = health["Test"][1:]
+        command = image["Docker"]["config"]["Healthcheck"]["Test"][1:]
         while inside(process, environment, command)[0] != 0:
             if process.poll() is not None or time.monotonic() - began > READY_S_MAX:
                 raise Failure(f"the container was not healthy: {process.stderr.read()[-500:] if process.poll() is not None else 'late'}")
