@@ -55,8 +55,9 @@ std::string walk(const CompiledGrammar& grammar, std::uint32_t seed) {
       return {};  // a step beyond its time is the request's end
     std::int32_t chosen = -1;
     for (std::int32_t i = 0; i < tokenizer().vocab_size() && chosen < 0; ++i) {
-      const auto token = static_cast<std::int32_t>(
-          (seed + static_cast<std::uint32_t>(i) * 2654435761U) % tokenizer().vocab_size());
+      const auto token =
+          static_cast<std::int32_t>((seed + static_cast<std::uint32_t>(i) * 2654435761U) %
+                                    static_cast<std::uint32_t>(tokenizer().vocab_size()));
       if (is_set(mask, token)) chosen = token;
     }
     for (std::int32_t token = 0; token < tokenizer().vocab_size() && chosen < 0; ++token)

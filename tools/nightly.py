@@ -116,6 +116,7 @@ def main():
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts, of {', '.join(PARTS)}")
     parser.add_argument("--targets", default="", help="fuzz targets, with commas between (all)")
     parser.add_argument("--texts", type=int, default=1_000_000, help="of the differential fuzz (%(default)s)")
+    parser.add_argument("--conversations", type=int, default=20_000, help="of the differential fuzz (%(default)s)")
     options = parser.parse_args()
     parts = options.only.split(",")
     if unknown := [part for part in parts if part not in PARTS]:
@@ -139,10 +140,12 @@ def main():
             minimise(target, options.corpus)
     if "differential" in parts:
         build("release", "koho")
-        result = run([sys.executable, "tools/differential_fuzz.py", "--texts", str(options.texts), "--seed",
-                      str(int(time.time()))], capture_output=True, text=True)
+        result = run([sys.executable, "tools/differential_fuzz.py", "--texts", str(options.texts), "--conversations",
+                      str(options.conversations), "--seed", str(int(time.time()))], capture_output=True, text=True)
         print(result.stdout, result.stderr)
-        night["differential"] = {"texts": options.texts, "exit": result.returncode}
+        night["differential"] = {"texts": options.texts, "conversations": options.conversations, "exit": result.returncode}
+        for name in ("texts", "conversations"):
+            record["runs"][f"{name} compared"] = record["runs"].get(f"{name} compared", 0) + night["differential"][name]
         failed |= result.returncode != 0
     if "ray" in parts:
         night["ray"] = ray()

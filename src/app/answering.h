@@ -106,10 +106,6 @@ Result<Answer> answer(Runtime& runtime,
                       const std::optional<Constraint>& constraint,
                       const std::function<void(const OutputEvent&)>& show);
 
-/// How the answer to `conversation` is parsed. Requires: runtime.text().
-chat::OutputParserOptions parser_options(const Runtime& runtime,
-                                         const chat::Conversation& conversation);
-
 /// "[12 prompt tokens (0 cached) at 187 tok/s, 16 generated at 204.8 tok/s]".
 std::string rates_text(const Answer& answer);
 

@@ -8,8 +8,8 @@
 
 #include <fmt/core.h>
 
-#include "app/answering.h"
 #include "app/constraint_fields.h"
+#include "app/parser_options.h"
 #include "base/text.h"
 #include "chat/message.h"
 #include "sampling/parameter_table.h"

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "app/parser_options.h"
 #include "app/terminal.h"
 #include "base/json_writer.h"
 #include "base/mapped_file.h"

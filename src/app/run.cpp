@@ -12,6 +12,7 @@
 #include "app/chat_session.h"
 #include "app/command.h"
 #include "app/model_directory.h"
+#include "app/parser_options.h"
 #include "app/terminal.h"
 #include "app/token_id_file.h"
 #include "base/json_writer.h"
