@@ -76,8 +76,10 @@ TEST(ServeCommand, LogsItsThroughputWhileItIsBusy) {
   Process process(serving({"--log-stats-interval", "1"}));
   const std::uint16_t port = process.ready_port();
   ASSERT_NE(port, 0) << process.output();
-  EXPECT_NE(process.output().find(R"("page":"http://127.0.0.1:)"), std::string::npos)
-      << process.output();
+  // The addresses come a line after the one that ready_port() waits for.
+  const char* const page = R"("page":"http://127.0.0.1:)";
+  for (int i = 0; i < 30'000 && process.output().find(page) == std::string::npos; ++i) usleep(2000);
+  EXPECT_NE(process.output().find(page), std::string::npos) << process.output();
   Client client(port);
   ASSERT_TRUE(
       client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
