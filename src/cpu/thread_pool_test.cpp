@@ -52,12 +52,12 @@ TEST(ThreadPool, AThreadThatOnlyDelaysIsLeftOutAndTriedAgain) {
   for (int job = 0; job < 40; ++job) delayed += workers_of(pool, 500us, 20ms).contains(1) ? 1 : 0;
   EXPECT_LT(delayed, 20);
   const auto left_out = std::chrono::steady_clock::now();
-  // Later it is tried again; now it helps, so it stays.
-  while (!workers_of(pool, 500us, 500us).contains(1))
+  // Later it is tried again; now it helps, so it stays, unless other processes have its core.
+  for (int together = 0; together < 25;) {
     ASSERT_LT(std::chrono::steady_clock::now() - left_out, 20s);
-  int together = 0;
-  for (int job = 0; job < 50; ++job) together += workers_of(pool, 1ms, 1ms).contains(1) ? 1 : 0;
-  EXPECT_GE(together, 25);
+    together = 0;
+    for (int job = 0; job < 50; ++job) together += workers_of(pool, 1ms, 1ms).contains(1) ? 1 : 0;
+  }
 }
 
 }  // namespace
