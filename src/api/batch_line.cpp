@@ -64,14 +64,6 @@ bool is_of_envelope(std::string_view name) {
   return name == "custom_id" || name == "method" || name == "url" || name == "body";
 }
 
-/// The paths that a line may name.
-std::string batch_urls() {
-  std::string all;
-  for (const GenerationEndpoint& endpoint : generation_endpoints())
-    if (endpoint.in_batches) all += fmt::format("{}{}", all.empty() ? "" : ", ", endpoint.path);
-  return all;
-}
-
 Refusal must_be_string(const Json& json, std::string_view name) {
   const Json* member = json.given(name);
   if (member != nullptr && member->is_string()) return {};
@@ -127,11 +119,10 @@ Refusal read_batch_line(std::string_view line, std::int64_t number, BatchLine& r
   if (json->find("method")->text != "POST")
     return wrong_field("method", "method must be POST", "invalid_method");
   if (Refusal refused = must_be_string(*json, "url")) return refused;
-  for (const GenerationEndpoint& endpoint : generation_endpoints())
-    if (endpoint.in_batches && endpoint.path == json->find("url")->text) read.endpoint = &endpoint;
+  read.endpoint = find_batch_endpoint(json->find("url")->text);
   if (read.endpoint == nullptr)
     return wrong_field("url",
-                       fmt::format("url must be one of {}, found {:.100}", batch_urls(),
+                       fmt::format("url must be one of {}, found {:.100}", batch_paths(),
                                    std::string_view(json->find("url")->text)),
                        "invalid_url");
   std::string_view key;

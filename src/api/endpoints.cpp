@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/endpoints.h"
 
+#include <fmt/format.h>
+
 #include "api/anthropic.h"
 #include "api/body.h"
 #include "api/chat_completions.h"
@@ -40,6 +42,19 @@ std::span<const GenerationEndpoint> generation_endpoints() {
 
 std::span<const TextEndpoint> text_endpoints() {
   return kText;
+}
+
+const GenerationEndpoint* find_batch_endpoint(std::string_view path) {
+  for (const GenerationEndpoint& endpoint : kGeneration)
+    if (endpoint.in_batches && endpoint.path == path) return &endpoint;
+  return nullptr;
+}
+
+std::string batch_paths() {
+  std::string all;
+  for (const GenerationEndpoint& endpoint : kGeneration)
+    if (endpoint.in_batches) all += fmt::format("{}{}", all.empty() ? "" : ", ", endpoint.path);
+  return all;
 }
 
 Refusal answer_text(const TextEndpoint& endpoint,

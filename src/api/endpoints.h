@@ -41,6 +41,11 @@ struct TextEndpoint {
 std::span<const GenerationEndpoint> generation_endpoints();
 std::span<const TextEndpoint> text_endpoints();
 
+/// The endpoint that lines of batch files name so; null: they cannot name it.
+const GenerationEndpoint* find_batch_endpoint(std::string_view path);
+/// The paths that they can name, for messages.
+std::string batch_paths();
+
 /// Parses `body` and answers it; a refusal leaves `out` unspecified.
 Refusal answer_text(const TextEndpoint& endpoint,
                     std::string_view body,

@@ -127,6 +127,8 @@ ApiKey::ApiKey(ApiKeySettings settings) : secret_(settings.secret), settings_(st
   // Half of it: a hash that is not made for secrets must not tell a short one.
   hash_ = fmt::format("{:08x}", hash >> 32U);
   client_ = hash == 0 ? 1 : hash;
+  owner_ = fmt::format("{:016x}",
+                       XXH3_128bits_withSeed(secret_.data(), secret_.size(), kOwnerSeed).high64);
   requests_.left = static_cast<double>(settings_.requests_per_minute);
   tokens_.left = static_cast<double>(settings_.tokens_per_minute);
 }
@@ -257,11 +259,6 @@ std::vector<std::pair<std::string_view, std::string>> ApiKey::fields(std::int64_
 
 bool ApiKey::matches(std::string_view given) const {
   return equal_in_constant_time(given, secret_);
-}
-
-std::string ApiKey::owner() const {
-  const XXH128_hash_t hash = XXH3_128bits_withSeed(secret_.data(), secret_.size(), kOwnerSeed);
-  return fmt::format("{:016x}", hash.high64);
 }
 
 ApiKeySettings ApiKey::settings() const {

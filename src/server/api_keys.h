@@ -64,7 +64,7 @@ class ApiKey {
   /// The key's name on the metrics page and in the log: eight hexadecimal digits.
   const std::string& hash() const { return hash_; }
   /// The key's name on the files and batches that are made with it.
-  std::string owner() const;
+  const std::string& owner() const { return owner_; }
   ApiKeySettings settings() const;
   /// New limits for the same secret; what was used stays.
   void change(ApiKeySettings settings);
@@ -95,6 +95,7 @@ class ApiKey {
   mutable std::mutex mutex_;
   ApiKeySettings settings_;
   std::string hash_;
+  std::string owner_;
   std::uint64_t client_;
   Allowance requests_;
   Allowance tokens_;

@@ -165,10 +165,7 @@ bool BatchService::work() {
     slots_.resize(
         static_cast<std::size_t>(std::max(serving->model.limits.scheduler.sequences_max, 1)));
   open_batches();
-  const std::int64_t sequences = static_cast<std::int64_t>(slots_.size());
-  const std::int64_t others = core_.counters().requests_live.load() - running_.load();
-  if (running_.load() > std::max<std::int64_t>(sequences - others, 0))
-    withdraw(std::max<std::int64_t>(sequences - others, 0));
+  withdraw(std::max<std::int64_t>(places(), 0));
   for (std::size_t i = 0; i < active_.size();) {
     if (settle(*active_[i])) {
       active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -180,13 +177,16 @@ bool BatchService::work() {
   return !active_.empty();
 }
 
-/// How many requests of batches may run beside those that clients wait for now, with some places
-/// kept free for the next of these.
-std::int64_t BatchService::room() const {
-  const auto sequences = static_cast<std::int64_t>(slots_.size());
+/// How many requests of batches may run beside those that clients wait for now.
+std::int64_t BatchService::places() const {
   const std::int64_t others = core_.counters().requests_live.load() - running_.load();
-  const std::int64_t kept = sequences > 1 ? std::max<std::int64_t>(sequences / 8, 1) : 0;
-  return sequences - kept - others;
+  return std::ssize(slots_) - others;
+}
+
+/// The same with some places kept free for the next of these.
+std::int64_t BatchService::room() const {
+  const std::int64_t sequences = std::ssize(slots_);
+  return places() - (sequences > 1 ? std::max<std::int64_t>(sequences / 8, 1) : 0);
 }
 
 void BatchService::open_batches() {

@@ -121,6 +121,7 @@ class BatchService {
   void name_files(const std::string& id);
   void finish_files(const BatchRecord& batch);
   void fail(const std::string& id, const Error& error);
+  std::int64_t places() const;
   std::int64_t room() const;
   std::shared_ptr<ApiKey> key_of(std::string_view owner) const;
 

@@ -64,18 +64,6 @@ Response not_found(const char* kind, std::string_view id) {
                  .message = fmt::format("there is no {} \"{:.100}\"", kind, id)});
 }
 
-/// The service, or null: the server was started without a directory for files.
-BatchService* service_of(Core& core) {
-  return core.batches();
-}
-
-Response no_service() {
-  return refuse({.status = 404,
-                 .code = "not_found",
-                 .param = {},
-                 .message = "this server keeps no files: start it with --files-dir DIRECTORY"});
-}
-
 std::string owner_of(const Core& core, const RequestHead& head) {
   const std::shared_ptr<ApiKey> key = key_of(core, head);
   return key == nullptr ? std::string() : key->owner();
@@ -182,15 +170,9 @@ api::Refusal read_order(const Json& body, BatchOrder& order) {
                             member == nullptr ? "nothing" : chat::kind_name(member->kind)));
     *target = member->text;
   }
-  const auto endpoints = api::generation_endpoints();
-  if (std::ranges::none_of(endpoints, [&](const api::GenerationEndpoint& one) {
-        return one.in_batches && one.path == order.endpoint;
-      })) {
-    std::string all;
-    for (const api::GenerationEndpoint& one : endpoints)
-      if (one.in_batches) all += fmt::format("{}{}", all.empty() ? "" : ", ", one.path);
-    return api::wrong_field("endpoint", fmt::format("endpoint must be one of {}", all));
-  }
+  if (api::find_batch_endpoint(order.endpoint) == nullptr)
+    return api::wrong_field("endpoint",
+                            fmt::format("endpoint must be one of {}", api::batch_paths()));
   order.window_s = window_seconds(order.completion_window);
   if (order.window_s == 0)
     return api::wrong_field("completion_window",
@@ -207,9 +189,7 @@ api::Refusal read_order(const Json& body, BatchOrder& order) {
   return {};
 }
 
-Response answer_upload(Core& core, const RoutedRequest& call) {
-  BatchService* service = service_of(core);
-  if (service == nullptr) return no_service();
+Response answer_upload(Core& core, BatchService& service, const RoutedRequest& call) {
   const Result<std::vector<FormPart>> form = read_form(call.head.field("content-type"), call.body);
   if (!form.ok()) return refuse_field("", form.error().message, "bad_request");
   const auto part = [&](std::string_view name) -> const FormPart* {
@@ -227,6 +207,7 @@ Response answer_upload(Core& core, const RoutedRequest& call) {
                   .owner = owner_of(core, call.head),
                   .filename = clean_name(content->filename),
                   .purpose = "batch",
+                  .bytes = static_cast<std::int64_t>(content->content.size()),
                   .created_at = Core::unix_seconds()};
   const FormPart* anchor = part("expires_after[anchor]");
   const FormPart* seconds = part("expires_after[seconds]");
@@ -239,21 +220,16 @@ Response answer_upload(Core& core, const RoutedRequest& call) {
       return refuse(*std::move(refused));
     file.expires_at = file.created_at + after_s;
   }
-  const std::string id = file.id;
-  const std::string owner = file.owner;
-  if (const Status kept = service->files().add(std::move(file), content->content); !kept.ok())
+  if (const Status kept = service.files().add(file, content->content); !kept.ok())
     return refuse(kept.error());
-  const std::optional<StoredFile> made = service->files().find(owner, id);
-  return made ? json_response(file_json(*made)) : not_found("file", id);
+  return json_response(file_json(file));
 }
 
-Response answer_files(Core& core, const RoutedRequest& call) {
-  BatchService* service = service_of(core);
-  if (service == nullptr) return no_service();
+Response answer_files(Core& core, BatchService& service, const RoutedRequest& call) {
   std::int64_t limit = kFilesListed;
   if (!read_limit(call.head, kFilesListed, limit))
     return refuse_field("limit", fmt::format("limit must be in 1..{}", kFilesListed));
-  std::vector<StoredFile> files = service->files().list(owner_of(core, call.head));
+  std::vector<StoredFile> files = service.files().list(owner_of(core, call.head));
   if (query_value(call.head, "order") == "asc") std::ranges::reverse(files);
   const std::string purpose = query_value(call.head, "purpose");
   std::vector<std::pair<std::string, std::string>> items;
@@ -262,23 +238,17 @@ Response answer_files(Core& core, const RoutedRequest& call) {
   return list_page(items, query_value(call.head, "after"), limit);
 }
 
-Response answer_file(Core& core, const RoutedRequest& call) {
-  BatchService* service = service_of(core);
-  if (service == nullptr) return no_service();
-  const std::optional<StoredFile> file =
-      service->files().find(owner_of(core, call.head), call.rest);
+Response answer_file(Core& core, BatchService& service, const RoutedRequest& call) {
+  const std::optional<StoredFile> file = service.files().find(owner_of(core, call.head), call.rest);
   return file ? json_response(file_json(*file)) : not_found("file", call.rest);
 }
 
-Response answer_file_content(Core& core, const RoutedRequest& call) {
-  BatchService* service = service_of(core);
-  if (service == nullptr) return no_service();
-  const std::optional<StoredFile> file =
-      service->files().find(owner_of(core, call.head), call.rest);
+Response answer_file_content(Core& core, BatchService& service, const RoutedRequest& call) {
+  const std::optional<StoredFile> file = service.files().find(owner_of(core, call.head), call.rest);
   if (!file) return not_found("file", call.rest);
   const auto body = std::make_shared<FileBody>();
   body->file =
-      Descriptor(::open(service->files().content_path(file->id).c_str(), O_RDONLY | O_CLOEXEC));
+      Descriptor(::open(service.files().content_path(file->id).c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
   if (!body->file.is_open() || fstat(body->file.get(), &status) != 0)
     return not_found("file", call.rest);
@@ -288,60 +258,61 @@ Response answer_file_content(Core& core, const RoutedRequest& call) {
   return response;
 }
 
-Response answer_delete_file(Core& core, const RoutedRequest& call) {
-  BatchService* service = service_of(core);
-  if (service == nullptr) return no_service();
-  const Status removed = service->remove_file(owner_of(core, call.head), call.rest);
+Response answer_delete_file(Core& core, BatchService& service, const RoutedRequest& call) {
+  const Status removed = service.remove_file(owner_of(core, call.head), call.rest);
   if (!removed.ok()) return refuse(removed.error());
   std::string out = R"({"id":)";
   append_json_string(out, call.rest);
   return json_response(out + R"(,"object":"file","deleted":true})");
 }
 
-Response answer_create_batch(Core& core, const RoutedRequest& call) {
-  BatchService* service = service_of(core);
-  if (service == nullptr) return no_service();
+Response answer_create_batch(Core& core, BatchService& service, const RoutedRequest& call) {
   Json body;
   if (api::Refusal refused = api::parse_body(call.body, reads_of_batches, body))
     return refuse(*std::move(refused));
   BatchOrder order{.owner = owner_of(core, call.head)};
   if (api::Refusal refused = read_order(body, order)) return refuse(*std::move(refused));
-  const Result<BatchRecord> made = service->create(order);
+  const Result<BatchRecord> made = service.create(order);
   return made.ok() ? json_response(batch_json(*made)) : refuse(made.error());
 }
 
-Response answer_batches(Core& core, const RoutedRequest& call) {
-  BatchService* service = service_of(core);
-  if (service == nullptr) return no_service();
+Response answer_batches(Core& core, BatchService& service, const RoutedRequest& call) {
   std::int64_t limit = kBatchesListed;
   if (!read_limit(call.head, kBatchesListedMax, limit))
     return refuse_field("limit", fmt::format("limit must be in 1..{}", kBatchesListedMax));
   std::vector<std::pair<std::string, std::string>> items;
-  for (const BatchRecord& record : service->records().list(owner_of(core, call.head)))
+  for (const BatchRecord& record : service.records().list(owner_of(core, call.head)))
     items.emplace_back(record.id, batch_json(record));
   return list_page(items, query_value(call.head, "after"), limit);
 }
 
-Response answer_batch(Core& core, const RoutedRequest& call) {
-  BatchService* service = service_of(core);
-  if (service == nullptr) return no_service();
+Response answer_batch(Core& core, BatchService& service, const RoutedRequest& call) {
   const std::optional<BatchRecord> record =
-      service->records().find(owner_of(core, call.head), call.rest);
+      service.records().find(owner_of(core, call.head), call.rest);
   return record ? json_response(batch_json(*record)) : not_found("batch", call.rest);
 }
 
-Response answer_cancel_batch(Core& core, const RoutedRequest& call) {
-  BatchService* service = service_of(core);
-  if (service == nullptr) return no_service();
-  const Result<BatchRecord> record = service->cancel(owner_of(core, call.head), call.rest);
+Response answer_cancel_batch(Core& core, BatchService& service, const RoutedRequest& call) {
+  const Result<BatchRecord> record = service.cancel(owner_of(core, call.head), call.rest);
   return record.ok() ? json_response(batch_json(*record)) : refuse(record.error());
 }
 
-Route file_route(std::string_view method,
-                 std::string_view path,
-                 Response (*answer)(Core& core, const RoutedRequest& call),
-                 std::string_view about) {
-  Route route{.method = method, .path = path, .answer = answer, .about = about};
+using Handler = Response (*)(Core& core, BatchService& service, const RoutedRequest& call);
+
+/// kHandler's answer, or a refusal of a server without a directory for files.
+template <Handler kHandler>
+Response with_service(Core& core, const RoutedRequest& call) {
+  if (BatchService* service = core.batches(); service != nullptr)
+    return kHandler(core, *service, call);
+  return refuse({.status = 404,
+                 .code = "not_found",
+                 .param = {},
+                 .message = "this server keeps no files: start it with --files-dir DIRECTORY"});
+}
+
+template <Handler kHandler>
+Route file_route(std::string_view method, std::string_view path, std::string_view about) {
+  Route route{.method = method, .path = path, .answer = with_service<kHandler>, .about = about};
   route.waits_for_disk = true;
   return route;
 }
@@ -350,15 +321,15 @@ Route file_route(std::string_view method,
 
 std::vector<Route> file_routes() {
   std::vector<Route> table{
-      file_route("POST", kFilesPath, answer_upload, "keeps a file, the input of a batch"),
-      file_route("GET", kFilesPath, answer_files, "the files of this key"),
-      file_route("GET", "/v1/files/*/content", answer_file_content, "its content"),
-      file_route("GET", "/v1/files/*", answer_file, "one of them"),
-      file_route("DELETE", "/v1/files/*", answer_delete_file, "deletes it"),
-      file_route("POST", "/v1/batches", answer_create_batch, "begins a batch"),
-      file_route("GET", "/v1/batches", answer_batches, "the batches of this key"),
-      file_route("GET", "/v1/batches/*", answer_batch, "one of them"),
-      file_route("POST", "/v1/batches/*/cancel", answer_cancel_batch, "ends it")};
+      file_route<answer_upload>("POST", kFilesPath, "keeps a file, the input of a batch"),
+      file_route<answer_files>("GET", kFilesPath, "the files of this key"),
+      file_route<answer_file_content>("GET", "/v1/files/*/content", "its content"),
+      file_route<answer_file>("GET", "/v1/files/*", "one of them"),
+      file_route<answer_delete_file>("DELETE", "/v1/files/*", "deletes it"),
+      file_route<answer_create_batch>("POST", "/v1/batches", "begins a batch"),
+      file_route<answer_batches>("GET", "/v1/batches", "the batches of this key"),
+      file_route<answer_batch>("GET", "/v1/batches/*", "one of them"),
+      file_route<answer_cancel_batch>("POST", "/v1/batches/*/cancel", "ends it")};
   table.front().takes_form = true;
   return table;
 }
