@@ -17,7 +17,6 @@
 #include "engine/plan_writer.h"
 #include "engine/process_executor.h"
 #include "model/check_cut.h"
-#include "model/choose_experts.h"
 #include "model/kv_cache.h"
 #include "runtime/detokenizing_decoder.h"
 #include "runtime/sizes.h"
@@ -116,12 +115,9 @@ namespace {
 /// The options with the experts' cut decided.
 RuntimeOptions decide_experts(const LoadedModel& model, RuntimeOptions options) {
   if (options.experts) return options;
-  const bool on_gpus = options.device.kind == DeviceKind::cuda;
-  const ExpertsChoice choice = choose_experts(
-      model.config, model.sources, {.ranks = options.ranks, .attention = options.attention},
-      options.sequences_max, on_gpus);
+  const ExpertsChoice choice = choose_experts(model.config, model.sources, options);
   options.experts = choice.layout;
-  if (options.ranks > 1 && on_gpus)
+  if (options.ranks > 1 && options.device.kind == DeviceKind::cuda)
     log::info("experts are {}: {} (--experts says otherwise)",
               choice.layout == ExpertLayout::expert_parallel ? "whole" : "sliced", choice.reason);
   return options;

@@ -8,7 +8,6 @@
 #include "base/arithmetic.h"
 #include "base/check.h"
 #include "model/check_cut.h"
-#include "model/choose_experts.h"
 #include "model/kv_cache.h"
 
 namespace koho {
@@ -133,6 +132,13 @@ Result<CacheMemory> cache_memory(const ModelConfig& config,
   return CacheMemory{.bytes = memory.free - weights - reserve};
 }
 
+ExpertsChoice choose_experts(const ModelConfig& config,
+                             const ModelSources& sources,
+                             const RuntimeOptions& options) {
+  return choose_experts(config, sources, {.ranks = options.ranks, .attention = options.attention},
+                        options.sequences_max, options.device.kind == DeviceKind::cuda);
+}
+
 std::int64_t fewest_ranks(const ModelConfig& config,
                           const ModelSources& sources,
                           const RuntimeOptions& options,
@@ -144,10 +150,7 @@ std::int64_t fewest_ranks(const ModelConfig& config,
     cut.ranks = ranks;
     cut.kv_pages = 0;
     cut.kv_bytes = 0;
-    if (!cut.experts)
-      cut.experts = choose_experts(config, sources, {.ranks = ranks, .attention = cut.attention},
-                                   cut.sequences_max, cut.device.kind == DeviceKind::cuda)
-                        .layout;
+    if (!cut.experts) cut.experts = choose_experts(config, sources, cut).layout;
     if (!check_cut(config, sources, shard_of(cut)).ok()) continue;
     largest = ranks;
     const std::int64_t tokens = options.context_max > 0

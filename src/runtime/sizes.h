@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "model/choose_experts.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "runtime/runtime.h"
@@ -51,6 +52,11 @@ Result<CacheMemory> cache_memory(const ModelConfig& config,
 RuntimeSizes decide_sizes(const ModelConfig& config,
                           const RuntimeOptions& options,
                           const CacheMemory& memory);
+
+/// How experts are cut over the ranks of `options` where these do not say.
+ExpertsChoice choose_experts(const ModelConfig& config,
+                             const ModelSources& sources,
+                             const RuntimeOptions& options);
 
 /// Tokens of a request that a cache must hold, unasked, for the model to fit.
 inline constexpr std::int64_t kUsefulTokens = 32'768;
