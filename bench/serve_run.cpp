@@ -44,12 +44,8 @@ struct Plan {
 
 std::vector<std::string> words_of(const std::string& text) {
   std::vector<std::string> words;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string word(trimmed(std::string_view(text).substr(begin, end - begin)));
-    if (!word.empty()) words.push_back(word);
-    begin = end + 1;
-  }
+  for (const std::string_view part : split(text, ','))
+    if (const std::string_view word = trimmed(part); !word.empty()) words.emplace_back(word);
   return words;
 }
 
