@@ -112,9 +112,9 @@ class Run {
     ServedRequest& done = result_.requests[index];
     std::int64_t next = next_turn_[index];
     if (next >= 0 && done.success) {
-      std::vector<std::string> answers = answers_[index];
+      std::vector<std::string>& answers = answers_[static_cast<std::size_t>(next)];
+      answers = std::move(answers_[index]);
       answers.push_back(done.text);
-      answers_[static_cast<std::size_t>(next)] = std::move(answers);
       due_us_[static_cast<std::size_t>(next)] = end_us_;
       waiting_.push_back(static_cast<std::size_t>(next));
     } else {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include <fmt/format.h>
 
@@ -45,20 +44,6 @@ constexpr Metric kMetrics[] = {
        values.push_back(one.latency_s + one.queue_s);
      }},
 };
-
-double mean(const std::vector<double>& values) {
-  if (values.empty()) return 0.0;
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-/// Of the whole, as numpy's.
-double deviation(const std::vector<double>& values) {
-  if (values.empty()) return 0.0;
-  const double middle = mean(values);
-  double sum = 0.0;
-  for (const double value : values) sum += (value - middle) * (value - middle);
-  return std::sqrt(sum / static_cast<double>(values.size()));
-}
 
 /// "99" or "99.9".
 std::string percent_word(double percent) {

@@ -38,18 +38,15 @@ struct Plan {
   double rate = std::numeric_limits<double>::infinity();
   std::string model;  // as requests name it
   bool chat = false;
-  Json extra = Json::object();  // members of every body
-  ServedRun told;               // its goals, metrics and percentiles
+  Json extra = Json::object();                                // members of every body
+  std::vector<std::pair<std::string, std::string>> metadata;  // members of the result file
+  ServedRun told;                                             // its goals, metrics and percentiles
 };
 
 std::vector<std::string> words_of(const std::string& text) {
   std::vector<std::string> words;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string word(trimmed(std::string_view(text).substr(begin, end - begin)));
-    if (!word.empty()) words.push_back(word);
-    begin = end + 1;
-  }
+  for (const std::string_view part : split(text, ','))
+    if (const std::string_view word = trimmed(part); !word.empty()) words.emplace_back(word);
   return words;
 }
 
@@ -151,11 +148,15 @@ Result<Plan> make_plan(const ServeBenchOptions& options) {
                       "--dataset-name sessions needs --backend openai-chat: turns are chats");
   KOHO_TRY(read_goals(options, plan.told));
   KOHO_TRY(read_extra(options, plan.extra));
+  for (const std::string& item : options.metadata) {
+    KOHO_TRY_ASSIGN(auto pair, pair_of("--metadata", item));
+    plan.metadata.push_back(std::move(pair));
+  }
   return plan;
 }
 
-/// The server's first model: its name and its directory or repository.
-Result<std::pair<std::string, std::string>> first_model(const bench::ClientSettings& client) {
+/// The name of the server's first model.
+Result<std::string> first_model(const bench::ClientSettings& client) {
   KOHO_TRY_ASSIGN(const bench::HttpAnswer answer,
                   bench::get(client.server, "/v1/models", client.fields));
   const Json json = Json::parse(answer.body, nullptr, false);
@@ -163,11 +164,7 @@ Result<std::pair<std::string, std::string>> first_model(const bench::ClientSetti
       !json["data"].is_array() || json["data"].empty() || !json["data"][0].contains("id"))
     return make_error(ErrorCode::unavailable, "GET /v1/models: HTTP {}: {}", answer.status,
                       answer.body.substr(0, 300));
-  const Json& model = json["data"][0];
-  const std::string id = model["id"].get<std::string>();
-  return std::pair(id, model.contains("root") && model["root"].is_string()
-                           ? model["root"].get<std::string>()
-                           : id);
+  return json["data"][0]["id"].get<std::string>();
 }
 
 /// The tokenizer of a directory, where it has one.
@@ -246,10 +243,7 @@ Json described(const ServeBenchOptions& options, const Plan& plan, const std::st
             {"model_id", plan.model},
             {"tokenizer_id", options.tokenizer.empty() ? Json() : Json(options.tokenizer)},
             {"num_prompts", options.dataset.prompts}};
-  for (const std::string& item : options.metadata) {
-    const Result<std::pair<std::string, std::string>> pair = pair_of("--metadata", item);
-    if (pair.ok()) head[pair->first] = pair->second;
-  }
+  for (const auto& [name, value] : plan.metadata) head[name] = value;
   head["request_rate"] = std::isinf(plan.rate) ? Json("inf") : Json(plan.rate);
   head["burstiness"] = options.burstiness;
   head["max_concurrency"] = options.max_concurrency > 0 ? Json(options.max_concurrency) : Json();
@@ -303,14 +297,12 @@ Result<ServedRun> run(const bench::ClientSettings& client,
 
 Status run_serve_bench(ServeBenchOptions& options) {
   KOHO_TRY_ASSIGN(Plan plan, make_plan(options));
-  for (const std::string& item : options.metadata) KOHO_TRY(pair_of("--metadata", item));
   KOHO_TRY_ASSIGN(const std::optional<Tokenizer> tokenizer, tokenizer_of(options));
   plan.model = options.served_model_name;
   if (plan.model.empty() && !options.model.empty() && !std::filesystem::exists(options.model))
     plan.model = options.model;
   if (plan.model.empty()) {
-    KOHO_TRY_ASSIGN(const auto first, first_model(plan.client));
-    plan.model = first.first;
+    KOHO_TRY_ASSIGN(plan.model, first_model(plan.client));
   }
   bench::DatasetOptions& dataset = options.dataset;
   dataset.oversample = !options.no_oversample;

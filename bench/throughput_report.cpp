@@ -14,18 +14,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-double mean(const std::vector<double>& values) {
-  if (values.empty()) return 0.0;
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-double deviation(const std::vector<double>& values) {
-  const double middle = mean(values);
-  double sum = 0.0;
-  for (const double value : values) sum += (value - middle) * (value - middle);
-  return values.empty() ? 0.0 : std::sqrt(sum / static_cast<double>(values.size()));
-}
-
 double ratio(std::int64_t part, std::int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
 }
@@ -45,6 +33,18 @@ std::string line(const std::string& title, const Json& value, double scale = 1.0
 }
 
 }  // namespace
+
+double mean(const std::vector<double>& values) {
+  if (values.empty()) return 0.0;
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double deviation(const std::vector<double>& values) {
+  const double middle = mean(values);
+  double sum = 0.0;
+  for (const double value : values) sum += (value - middle) * (value - middle);
+  return values.empty() ? 0.0 : std::sqrt(sum / static_cast<double>(values.size()));
+}
 
 double percentile(std::vector<double> values, double percent) {
   if (values.empty()) return 0.0;

@@ -33,6 +33,10 @@ struct ThroughputResult {
   std::vector<double> e2el_s;
 };
 
+/// 0 of nothing.
+double mean(const std::vector<double>& values);
+/// The standard deviation of the whole, as numpy's; 0 of nothing.
+double deviation(const std::vector<double>& values);
 /// Linear between the two nearest ranks, as numpy's default; 0 of nothing.
 double percentile(std::vector<double> values, double percent);
 

@@ -9,7 +9,6 @@
 #include "app/load_bar.h"
 #include "app/model_flags.h"
 #include "base/arithmetic.h"
-#include "base/log.h"
 #include "base/mapped_file.h"
 #include "chat/json.h"
 #include "tokenizer/utf8.h"
@@ -127,8 +126,7 @@ Result<std::unique_ptr<Runtime>> open_runtime(const AnsweringFlags& flags,
   if (context == 0) context = flags.context;
   runtime.context_max = static_cast<std::int32_t>(context);
   if (context > 0) runtime.kv_pages = static_cast<std::int32_t>(2 * ceil_div(context, kPageTokens));
-  KOHO_TRY_ASSIGN(const std::string chosen, choose_ranks(model, runtime));
-  if (!chosen.empty()) log::info("{}", chosen);
+  KOHO_TRY(choose_ranks_and_log(model, runtime));
   LoadBar bar;
   runtime.device.progress = bar.progress();
   return Runtime::start(std::move(model), std::move(text), runtime);

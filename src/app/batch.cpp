@@ -202,12 +202,8 @@ class BatchRun {
     BatchLine read = requests_.read(line);
     const bool known = read.id != "null";
     const IdHash hash = server::hash_of(read.id);
-    if (output_.refused(input_.number(), read.id)) {
-      ++totals_.skipped;
-      ++totals_.skipped_refused;
-      // If an earlier run refused the line as a duplicate, the id still belongs to the other line.
-      return {};
-    }
+    // If an earlier run refused the line as a duplicate, the id still belongs to the other line.
+    if (skip_refused(read.id)) return {};
     if (known && !seen_.insert(hash).second)
       return refuse(read.id, make_error(ErrorCode::invalid_argument,
                                         "an earlier line has the same id: ids must be unique"));
@@ -239,11 +235,7 @@ class BatchRun {
     api::Refusal refused = api::read_batch_line(line, input_.number(), read);
     const bool known = !read.custom_id.empty();
     const std::string id = known ? json_string(read.custom_id) : "null";
-    if (output_.refused(input_.number(), id)) {
-      ++totals_.skipped;
-      ++totals_.skipped_refused;
-      return {};
-    }
+    if (skip_refused(id)) return {};
     if (known && !seen_.insert(server::hash_of(id)).second && !refused)
       refused = api::wrong_field("custom_id", "an earlier line has the same custom_id",
                                  "duplicate_custom_id");
@@ -324,15 +316,19 @@ class BatchRun {
     return {};
   }
 
+  /// Whether an earlier run refused this line, which is then counted.
+  bool skip_refused(std::string_view id) {
+    if (!output_.refused(input_.number(), id)) return false;
+    ++totals_.skipped;
+    ++totals_.skipped_refused;
+    return true;
+  }
+
   Status refuse_long_line() {
     const Error error =
         make_error(ErrorCode::resource_exhausted, "the line is longer than {} bytes, the limit",
                    kInputLineBytesMax);
-    if (output_.refused(input_.number(), "null")) {
-      ++totals_.skipped;
-      ++totals_.skipped_refused;
-      return {};
-    }
+    if (skip_refused("null")) return {};
     if (!openai_) return refuse("null", error);
     ++totals_.refused;
     return output_.write(api::batch_error_line(

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // `koho completion SHELL`: completion scripts for bash, zsh and fish.
-#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -12,6 +11,7 @@
 
 #include "app/command.h"
 #include "app/command_outline.h"
+#include "base/text.h"
 
 namespace koho::app {
 namespace {
@@ -159,13 +159,9 @@ std::string zsh_script(const CommandOutline& program) {
 std::string fish_condition(const CommandOutline& program, const CommandOutline& command) {
   if (command.name.empty()) return "__fish_use_subcommand";
   std::string condition;
-  std::string words = command.name;
-  for (std::size_t begin = 0; begin < words.size();) {
-    const std::size_t end = std::min(words.find(' ', begin), words.size());
-    condition += fmt::format("{}__fish_seen_subcommand_from {}", condition.empty() ? "" : "; and ",
-                             words.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  for (const std::string_view word : split(command.name, ' '))
+    condition +=
+        fmt::format("{}__fish_seen_subcommand_from {}", condition.empty() ? "" : "; and ", word);
   if (!command.below.empty())
     condition += fmt::format("; and not __fish_seen_subcommand_from {}", command_words(command));
   // A command of the same name below another one.

@@ -22,6 +22,7 @@
 #include "app/serve_options.h"
 #include "app/worker.h"
 #include "base/error.h"
+#include "base/text.h"
 
 namespace koho::app {
 namespace {
@@ -113,11 +114,7 @@ FlagOutline outline_of(const CLI::Option& option) {
   if (flag.names.empty()) flag.value = option.get_name();
   if (open == std::string::npos) return flag;
   const std::string inside = type.substr(open + 1, type.find('}', open) - open - 1);
-  for (std::size_t begin = 0; begin <= inside.size();) {
-    const std::size_t end = std::min(inside.find(',', begin), inside.size());
-    flag.choices.push_back(inside.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  for (const std::string_view choice : split(inside, ',')) flag.choices.emplace_back(choice);
   return flag;
 }
 
@@ -146,12 +143,7 @@ std::vector<FlagOutline> serve_outline() {
                      .value = std::string(option.value),
                      .choices = {},
                      .help = std::string(option.help)};
-    const std::string_view names = option.flags;
-    for (std::size_t begin = 0; begin <= names.size();) {
-      const std::size_t end = std::min(names.find(',', begin), names.size());
-      flag.names.emplace_back(names.substr(begin, end - begin));
-      begin = end + 1;
-    }
+    for (const std::string_view name : split(option.flags, ',')) flag.names.emplace_back(name);
     flags.push_back(std::move(flag));
   }
   return flags;

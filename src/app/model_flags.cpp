@@ -8,7 +8,7 @@
 
 #include "app/load_bar.h"
 #include "app/model_directory.h"
-#include "base/log.h"
+#include "app/rank_flags.h"
 #include "base/mapped_file.h"
 
 namespace koho::app {
@@ -73,8 +73,7 @@ Result<std::unique_ptr<Runtime>> start_runtime(SelectedModel& selected, RuntimeO
   selected.device.progress = bar.progress();
   options.device = selected.device;
   options.device.devices = std::move(devices);
-  KOHO_TRY_ASSIGN(const std::string chosen, choose_ranks(selected.model, options));
-  if (!chosen.empty()) log::info("{}", chosen);
+  KOHO_TRY(choose_ranks_and_log(selected.model, options));
   std::optional<LoadedText> text;
   if (has_tokenizer(selected.name)) {
     KOHO_TRY_ASSIGN(text, load_text(selected.name, options.chat_template));

@@ -311,19 +311,8 @@ constexpr PeerFlag kTable[] = {
     {"--no-enable-prefix-caching,--disable-radix-cache", kNone, "", kRenamed, "--no-prefix-cache"},
 };
 
-/// Calls `f(item)` for each item of "a,b,c" until it says true; whether one did.
-template <typename F>
-bool any_item(std::string_view list, F&& f) {
-  while (!list.empty()) {
-    const std::size_t comma = std::min(list.find(','), list.size());
-    if (f(list.substr(0, comma))) return true;
-    list.remove_prefix(std::min(comma + 1, list.size()));
-  }
-  return false;
-}
-
 bool has_flag(const PeerFlag& row, std::string_view flag) {
-  return any_item(row.flags, [flag](std::string_view name) {
+  return std::ranges::any_of(split(row.flags, ','), [flag](std::string_view name) {
     return flag == name || (name.ends_with('-') && flag.starts_with(name));
   });
 }
@@ -332,7 +321,7 @@ bool has_flag(const PeerFlag& row, std::string_view flag) {
 bool holds_for(const PeerFlag& row, std::string_view value) {
   if (row.values.empty() || row.takes == Takes::nothing) return true;
   if (row.takes == Takes::maybe && value.empty()) value = "on";
-  return any_item(row.values, [value](std::string_view item) {
+  return std::ranges::any_of(split(row.values, ','), [value](std::string_view item) {
     if (item.starts_with(">=")) {
       const auto number = parse_integer<std::int64_t>(value);
       return number && *number >= parse_integer<std::int64_t>(item.substr(2)).value_or(0);

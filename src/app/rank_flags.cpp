@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "app/model_flags.h"
+#include "base/log.h"
 
 namespace koho::app {
 
@@ -81,6 +82,12 @@ void add_rank_flags(CommandLine& command, RankFlags& flags) {
                   "auto: process on GPUs, thread on the CPU")
       ->check(one_of({"auto", "process", "thread"}))
       ->capture_default_str();
+}
+
+Status choose_ranks_and_log(const LoadedModel& model, RuntimeOptions& options) {
+  KOHO_TRY_ASSIGN(const std::string chosen, choose_ranks(model, options));
+  if (!chosen.empty()) log::info("{}", chosen);
+  return {};
 }
 
 std::optional<ExpertLayout> expert_layout(const std::string& name) {

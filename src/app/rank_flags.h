@@ -34,6 +34,9 @@ void add_rank_flags(CommandLine& command, RankFlags& flags);
 /// Only --ranks, --devices, --collectives and --experts.
 void add_cut_flags(CommandLine& command, RankFlags& flags);
 
+/// choose_ranks(), with a line of log where it says something. Errors: its.
+Status choose_ranks_and_log(const LoadedModel& model, RuntimeOptions& options);
+
 /// The program of worker processes: this one, even if its file has been replaced since.
 inline constexpr const char* kOwnProgram = "/proc/self/exe";
 

@@ -265,9 +265,8 @@ int serve(ServeOptions options) {
   options.runtime.device.kind = *device;
   Result<OpenedModel> opened = open_model(options, *device);
   if (!opened.ok()) return fail(opened.error());
-  const Result<std::string> chosen = choose_ranks(opened->model, options.runtime);
-  if (!chosen.ok()) return fail(chosen.error());
-  if (!chosen->empty()) log::info("{}", *chosen);
+  if (const Status good = choose_ranks_and_log(opened->model, options.runtime); !good.ok())
+    return fail(good.error());
   core.set_loading("the weights", &progress);
   options.runtime.device.progress = &progress;
   std::optional<LoadWatch> watch(progress);

@@ -31,11 +31,7 @@ std::vector<ServeOption> model_options() {
   return {
       {"Model", "--model,-m,--model-path", "DIR",
        "Model directory; an argument without a flag is the same", Takes::value,
-       [](O& o, S v) {
-         o.model = v;
-         return Status();
-       },
-       [](const O& o) { return o.model; }},
+       [](O& o, S v) { return set_text(o.model, v); }, [](const O& o) { return o.model; }},
       {"Model", "--served-model-name,--alias,-a", "NAME",
        "Name of the model in the API; may be given several times; * accepts any name", Takes::list,
        [](O& o, S v) -> Status {
@@ -61,11 +57,7 @@ std::vector<ServeOption> model_options() {
        },
        [](const O& o) -> std::string { return o.random_weights ? "dummy" : "auto"; }},
       {"Model", "--chat-template", "NAME", "Chat template: auto, glm-4.7, glm-4.6 or glm-4.5",
-       Takes::value,
-       [](O& o, S v) {
-         o.runtime.chat_template = v;
-         return Status();
-       },
+       Takes::value, [](O& o, S v) { return set_text(o.runtime.chat_template, v); },
        [](const O& o) { return o.runtime.chat_template; }},
       {"Model", "--preserve-thinking,--reasoning-preserve", "WHEN",
        "Keep the reasoning of earlier turns in the prompt: auto (for requests with tools), always "

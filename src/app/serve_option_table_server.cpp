@@ -20,10 +20,7 @@ constexpr std::int64_t kMany = std::int64_t{1} << 30;
 std::vector<ServeOption> address_and_access_options() {
   return {
       {"Server", "--host", "ADDRESS", "Address to listen on", Takes::value,
-       [](O& o, S v) {
-         o.server.host = v;
-         return Status();
-       },
+       [](O& o, S v) { return set_text(o.server.host, v); },
        [](const O& o) { return o.server.host; }},
       {"Server", "--port,-p", "PORT", "Port to listen on; 0 = any free port", Takes::value,
        [](O& o, S v) { return set_number(o.server.port, v, 0, 65535); },
@@ -42,44 +39,24 @@ std::vector<ServeOption> address_and_access_options() {
       {"Server", "--api-key-file,--api-keys-file", "FILE",
        "File with one key per line, or JSON with limits by key (as deploy/api-keys.json); SIGHUP "
        "reads it again",
-       Takes::value,
-       [](O& o, S v) {
-         o.api_key_files.push_back(v);
-         return Status();
-       },
-       nullptr},
+       Takes::value, [](O& o, S v) { return add_text(o.api_key_files, v); }, nullptr},
       {"Server", "--tls-cert,--ssl-certfile,--ssl-cert-file", "FILE",
        "Serve HTTPS with this certificate and its chain (PEM); read at the start", Takes::value,
-       [](O& o, S v) {
-         o.server.tls_cert = v;
-         return Status();
-       },
+       [](O& o, S v) { return set_text(o.server.tls_cert, v); },
        [](const O& o) { return o.server.tls_cert; }},
       {"Server", "--tls-key,--ssl-keyfile,--ssl-key-file", "FILE",
        "Private key of the certificate (PEM, no passphrase); default: the file of --tls-cert holds "
        "it",
-       Takes::value,
-       [](O& o, S v) {
-         o.server.tls_key = v;
-         return Status();
-       },
+       Takes::value, [](O& o, S v) { return set_text(o.server.tls_key, v); },
        [](const O& o) { return o.server.tls_key; }},
       {"Server", "--allowed-origins", "ORIGIN",
        "CORS origin whose web pages may send requests; may be given several times; * = any",
-       Takes::list,
-       [](O& o, S v) {
-         o.server.allowed_origins.push_back(v);
-         return Status();
-       },
+       Takes::list, [](O& o, S v) { return add_text(o.server.allowed_origins, v); },
        [](const O& o) { return fmt::format("{}", fmt::join(o.server.allowed_origins, ",")); }},
       {"Server", "--allowed-hosts", "NAME",
        "Name that the Host header may have beside addresses and localhost; may be given several "
        "times; * = any",
-       Takes::list,
-       [](O& o, S v) {
-         o.server.allowed_hosts.push_back(v);
-         return Status();
-       },
+       Takes::list, [](O& o, S v) { return add_text(o.server.allowed_hosts, v); },
        [](const O& o) { return fmt::format("{}", fmt::join(o.server.allowed_hosts, ",")); }},
   };
 }
@@ -117,11 +94,7 @@ std::vector<ServeOption> server_limit_options() {
        [](const O& o) { return fmt::to_string(o.server.http.body_bytes); }},
       {"Server", "--files-dir", "DIRECTORY",
        "Directory of /v1/files and /v1/batches, for one server alone; without it there are none",
-       Takes::value,
-       [](O& o, S v) {
-         o.server.files_dir = v;
-         return Status();
-       },
+       Takes::value, [](O& o, S v) { return set_text(o.server.files_dir, v); },
        [](const O& o) { return o.server.files_dir; }},
       {"Server", "--files-max-bytes", "BYTES",
        "Size from which on no further file is kept there; 20g is 21474836480", Takes::value,

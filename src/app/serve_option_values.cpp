@@ -79,6 +79,16 @@ Status set_boolean(bool& target, const std::string& text) {
   return {};
 }
 
+Status set_text(std::string& target, const std::string& text) {
+  target = text;
+  return {};
+}
+
+Status add_text(std::vector<std::string>& target, const std::string& text) {
+  target.push_back(text);
+  return {};
+}
+
 Status set_word(std::string& target,
                 const std::string& text,
                 std::initializer_list<std::string_view> words) {

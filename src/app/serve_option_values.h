@@ -38,6 +38,12 @@ Status set_share(double& target, const std::string& text);
 /// A flag without a value is true; the config file and the environment may also say false.
 Status set_boolean(bool& target, const std::string& text);
 
+/// Any text.
+Status set_text(std::string& target, const std::string& text);
+
+/// One more of a list of any texts.
+Status add_text(std::vector<std::string>& target, const std::string& text);
+
 /// One of `words`.
 Status set_word(std::string& target,
                 const std::string& text,

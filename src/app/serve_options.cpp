@@ -26,12 +26,8 @@ constexpr std::size_t kFileBytesMax = 8U << 20U;
 
 const ServeOption* find_option(std::string_view flag) {
   for (const ServeOption& option : serve_option_table()) {
-    std::string_view rest = option.flags;
-    while (!rest.empty()) {
-      const std::size_t comma = std::min(rest.find(','), rest.size());
-      if (rest.substr(0, comma) == flag) return &option;
-      rest.remove_prefix(std::min(comma + 1, rest.size()));
-    }
+    const std::vector<std::string_view> names = split(option.flags, ',');
+    if (std::ranges::find(names, flag) != names.end()) return &option;
   }
   return nullptr;
 }
@@ -40,12 +36,8 @@ const ServeOption* find_option(std::string_view flag) {
 Error unknown_flag(std::string_view kind, std::string_view flag) {
   std::vector<std::string> names;
   for (const ServeOption& option : serve_option_table()) {
-    std::string_view rest = option.flags;
-    while (!rest.empty()) {
-      const std::size_t comma = std::min(rest.find(','), rest.size());
-      if (rest.starts_with("--")) names.emplace_back(rest.substr(0, comma));
-      rest.remove_prefix(std::min(comma + 1, rest.size()));
-    }
+    for (const std::string_view name : split(option.flags, ','))
+      if (name.starts_with("--")) names.emplace_back(name);
   }
   const std::string near = nearest_word(flag, names);
   const std::size_t hyphens = kind == "flag" ? 0 : 2;  // a config file has none

@@ -49,17 +49,23 @@ struct TokenizeOptions {
   bool skip_special = false;
 };
 
-/// The ids of a JSON string, as a JSON array.
+/// The ids of a text, as a JSON array.
+Result<std::string> encode_text(const Tokenizer& tokenizer,
+                                const std::string& text,
+                                bool allow_special) {
+  KOHO_TRY_ASSIGN(const std::vector<std::int32_t> ids,
+                  allow_special ? tokenizer.encode_with_special(text) : tokenizer.encode(text));
+  return fmt::format("[{}]", fmt::join(ids, ","));
+}
+
+/// Those of a JSON string.
 Result<std::string> encode_line(const Tokenizer& tokenizer,
                                 const json::Value& value,
                                 bool allow_special) {
   if (value.string() == nullptr)
     return make_error(ErrorCode::invalid_argument, "expected a JSON string, found {}",
                       json::kind_name(value.kind()));
-  KOHO_TRY_ASSIGN(const std::vector<std::int32_t> ids,
-                  allow_special ? tokenizer.encode_with_special(*value.string())
-                                : tokenizer.encode(*value.string()));
-  return fmt::format("[{}]", fmt::join(ids, ","));
+  return encode_text(tokenizer, *value.string(), allow_special);
 }
 
 /// The ids of a JSON array.
@@ -106,10 +112,8 @@ Status tokenize_text(const Tokenizer& tokenizer, std::string text, const Tokeniz
   if (text.empty() || text == "-")
     text.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
   if (!options.decode) {
-    KOHO_TRY_ASSIGN(const std::vector<std::int32_t> ids, options.allow_special
-                                                             ? tokenizer.encode_with_special(text)
-                                                             : tokenizer.encode(text));
-    std::cout << fmt::format("[{}]", fmt::join(ids, ",")) << std::endl;
+    KOHO_TRY_ASSIGN(const std::string ids, encode_text(tokenizer, text, options.allow_special));
+    std::cout << ids << std::endl;
     return {};
   }
   Result<json::Value> value = json::parse(text, {.depth_max = 1});

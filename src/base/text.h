@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text that people and programs wrote: whole numbers, blanks around words, capitals; its memory.
+// Text that people and programs wrote: whole numbers, lists, blanks around words, capitals; its
+// memory.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace koho {
 
@@ -16,6 +18,9 @@ std::optional<Integer> parse_integer(std::string_view text, int base = 10);
 
 /// `text` without the `blanks` at both ends.
 std::string_view trimmed(std::string_view text, std::string_view blanks = " \t");
+
+/// What stands between the separators, in order: one part more than there are separators.
+std::vector<std::string_view> split(std::string_view text, char separator);
 
 /// Empties `text` and frees its memory, which `text = {}` and clear() keep.
 inline void free_text(std::string& text) {

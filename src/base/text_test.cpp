@@ -36,5 +36,13 @@ TEST(Trimmed, TakesBlanksOffBothEndsOnly) {
   EXPECT_EQ(trimmed(" a\r\n", " \r\n"), "a");
 }
 
+TEST(Split, GivesEveryPartBetweenSeparators) {
+  using Parts = std::vector<std::string_view>;
+  EXPECT_EQ(split("a,bc,d", ','), (Parts{"a", "bc", "d"}));
+  EXPECT_EQ(split("a b", ','), (Parts{"a b"}));
+  EXPECT_EQ(split(",a,,", ','), (Parts{"", "a", "", ""}));
+  EXPECT_EQ(split("", ','), (Parts{""}));
+}
+
 }  // namespace
 }  // namespace koho
