@@ -10,9 +10,8 @@
 
 #include <gtest/gtest.h>
 
-#include "base/mapped_file.h"
 #include "chat/json.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/support/command_test.h"
 
 namespace koho::testing {
 
@@ -20,24 +19,13 @@ using chat::Json;
 
 inline const std::string kModel = KOHO_SOURCE_DIR "/models/tiny";
 
-struct Ran {
-  int exit_code = -1;
-  std::string output;
-  std::string errors;
-};
-
 inline std::string text_of(const Json* json) {
   return json == nullptr ? "missing" : json->is_string() ? json->text : chat::dump_json(*json);
 }
 
-class BatchCommand : public ::testing::Test {
+class BatchCommand : public CommandTest {
  protected:
   std::filesystem::path path(const char* name) const { return directory_.path() / name; }
-  std::string read(const char* name) const {
-    const Result<std::string> text = read_file(path(name), std::size_t{64} << 20U);
-    return text.ok() ? *text : "unreadable";
-  }
-  void write(const char* name, std::string_view text) const { write_file(path(name), text); }
 
   /// Runs a shell command in the directory; `bare` is the batch command with the model, `koho` the
   /// same with sizes.
@@ -91,8 +79,6 @@ class BatchCommand : public ::testing::Test {
                std::to_string(i) + R"(,"logprobs":2})" + "\n";
     return lines;
   }
-
-  TemporaryDirectory directory_;
 };
 
 }  // namespace koho::testing

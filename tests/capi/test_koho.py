@@ -346,6 +346,15 @@ class Bench(unittest.TestCase):
         self.assertEqual(bench.percentile([7], 90), 7)
 
 
+def link_model(directory, without):
+    """The embedded model's files as links in `directory`, but those with `without` in their names."""
+    folder = pathlib.Path(directory)
+    for path in MODEL.iterdir():
+        if without not in path.name:
+            (folder / path.name).symlink_to(path)
+    return folder
+
+
 class RunPy(unittest.TestCase):
     """What run.py says when it cannot, and its jobs on a given engine.so."""
 
@@ -386,10 +395,7 @@ class RunPy(unittest.TestCase):
         self.assertEqual(self.last_line("--model", "/nonexistent", job=job)[0], 1)
         self.assertEqual(self.last_line(job="--smoke --device cpu --engine /nowhere/engine.so")[0], 1)
         with tempfile.TemporaryDirectory() as directory:
-            other = pathlib.Path(directory)
-            for path in MODEL.iterdir():
-                (other / path.name).symlink_to(path)
-            (other / "prompts.json").unlink()
+            other = link_model(directory, without="prompts.json")
             text = (MODEL / "prompts.json").read_text()
             (other / "prompts.json").write_text(text.replace("is Paris", "is Rome"))
             code, line = self.last_line("--model", other, job=job)
@@ -397,11 +403,8 @@ class RunPy(unittest.TestCase):
 
     def test_bench_samples_as_it_is_told(self):
         with tempfile.TemporaryDirectory() as directory:
-            bare, out = pathlib.Path(directory) / "model", pathlib.Path(directory) / "out.json"
-            bare.mkdir()
-            for path in MODEL.iterdir():
-                if "tokenizer" not in path.name:
-                    (bare / path.name).symlink_to(path)
+            bare = link_model(directory, without="tokenizer")
+            out = bare / "out.json"
             code, line = self.last_line("--model", bare, "--sampling", "brief", "--json", out, "--prompt-len", 8, "--gen-len", 4,
                                         "--concurrency", 2)
             self.assertEqual(code, 0, line)
@@ -412,10 +415,7 @@ class RunPy(unittest.TestCase):
 
     def test_what_is_missing_is_one_line(self):
         with tempfile.TemporaryDirectory() as directory:
-            bare = pathlib.Path(directory)
-            for path in MODEL.iterdir():
-                if "tokenizer" not in path.name:  # without one the prompts are drawn, and no program is needed
-                    (bare / path.name).symlink_to(path)
+            bare = link_model(directory, without="tokenizer")  # so that the prompts are drawn, and no program is needed
             cases = [(("--model", "/nonexistent"), {}, "nonexistent"),
                      (("--model", bare, "--engine", "/nowhere/engine.so"), {}, "/nowhere/engine.so"),
                      ((), {"root": bare}, "--build"),  # no build/koho

@@ -22,6 +22,7 @@
 #include "tests/cuda/communicator_rank.h"
 #include "tests/cuda/communicator_rounds.h"
 #include "tests/support/environment.h"
+#include "tests/support/on_every_rank.h"
 
 namespace koho::testing {
 namespace {
@@ -382,14 +383,11 @@ TEST_P(CudaCommunicator, EveryCollectiveIsRightRoundAfterRound) {
   const DeviceOptions device = test_device(GetParam());
   ASSERT_TRUE(check_devices(device, GetParam()).ok());
   const auto meeting = make_thread_rendezvous(GetParam(), kPatience);
-  std::vector<std::thread> threads;
-  for (const std::unique_ptr<Rendezvous>& rank : meeting)
-    threads.emplace_back([&rank, rounds] {
-      const Status status = run_rounds(*rank, rounds);
-      EXPECT_TRUE(status.ok()) << "rank " << rank->rank() << ": " << status.error().message;
-      if (!status.ok()) rank->give_up();
-    });
-  for (std::thread& thread : threads) thread.join();
+  on_every_rank(meeting.size(), [&](std::size_t rank) {
+    const Status status = run_rounds(*meeting[rank], rounds);
+    EXPECT_TRUE(status.ok()) << "rank " << rank << ": " << status.error().message;
+    if (!status.ok()) meeting[rank]->give_up();
+  });
 }
 
 TEST_P(CudaCommunicator, ARankThatGivesUpFreesTheOthersAndTheyAreTold) {

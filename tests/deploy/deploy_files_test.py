@@ -1,21 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The files of deploy/: the Helm chart rendered and held to Kubernetes' schemas, compose, systemd, Prometheus, the dashboard's
-metrics, and modal_app.py imported by the real modal package. KOHO_BINARY names the program. What lacks its tool is skipped, with
-a message; tests/deploy/packages.py installs all but systemd."""
+"""The files of deploy/: the Helm chart rendered and held to Kubernetes' schemas, compose, systemd, and modal_app.py imported by
+the real modal package. KOHO_BINARY names the program. What lacks its tool is skipped, with a message; tests/deploy/packages.py
+installs all but systemd. The metrics that they name: tests/server/prometheus_test.py."""
 
 import itertools
 import json
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 import unittest.mock
-import urllib.request
 import warnings
 
 import packages
@@ -135,31 +133,6 @@ class OtherFiles(unittest.TestCase):
         self.assertEqual(targets, ["koho:8000"])
         for path in folder.glob("*.yaml"):
             self.assertTrue(yaml.safe_load(path.read_text()), path)
-
-    def test_the_dashboard_asks_for_metrics_that_are_served(self):
-        server = subprocess.Popen([KOHO, "serve", str(MODEL), "--device", "cpu", "--threads", "1", "--port", "0"], stderr=subprocess.PIPE,
-                                  stdout=subprocess.DEVNULL, text=True)
-        try:
-            port = next(found[1] for line in server.stderr if (found := re.search(r"ready: .* on [\d.]+:(\d+)", line)))
-            body = json.dumps({"prompt": "a", "max_tokens": 2}).encode()
-            post = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"})
-            with urllib.request.urlopen(post, timeout=30):
-                pass
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
-                served = set(re.findall(r"^([a-zA-Z_:][\w:]*)", answer.read().decode(), re.MULTILINE))
-        finally:
-            server.kill()
-            server.communicate()
-        asked = set(re.findall(r"\b((?:vllm|koho):\w+)", (DEPLOY / "compose" / "grafana.json").read_text()))
-        self.assertGreater(len(asked), 5)
-        self.assertLessEqual(asked, served)
-        chart = "\n".join(path.read_text() for path in (CHART / "templates").iterdir())
-        self.assertLessEqual(set(re.findall(r"\b(vllm:\w+)", chart)), served)
-
-    @unittest.skipUnless(shutil.which("promtool"), "promtool is missing (Debian's package prometheus)")
-    def test_promtool_takes_the_configuration(self):
-        ran = run("promtool", "check", "config", DEPLOY / "compose" / "prometheus.yaml")
-        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
 
     @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is missing (Debian's package systemd)")
     def test_systemd_takes_the_unit(self):

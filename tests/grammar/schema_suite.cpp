@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -27,6 +26,7 @@
 #include "grammar/grammar_compiler.h"
 #include "grammar/matcher.h"
 #include "grammar_walk.h"
+#include "tests/support/thread_time.h"
 #include "tokenizer/tokenizer.h"
 
 namespace koho::testing {
@@ -54,12 +54,6 @@ struct Options {
   bool all = false;       // fails if a schema is refused or a valid instance excluded
   int each = 1;           // only each nth file
 };
-
-double thread_us() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return 1e6 * static_cast<double>(now.tv_sec) + 1e-3 * static_cast<double>(now.tv_nsec);
-}
 
 class Suite {
  public:

@@ -2,7 +2,6 @@
 // Length bounds and patterns of strings: the masks of LengthTracker equal those of a grammar that
 // counts characters itself, and masks inside patterns are right and cheap.
 #include <algorithm>
-#include <ctime>
 #include <random>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@
 
 #include "grammar/grammar_compiler.h"
 #include "grammar_walk.h"
+#include "tests/support/thread_time.h"
 #include "tests/tokenizer/tokenizer_json.h"
 
 namespace koho {
@@ -164,17 +164,12 @@ double mask_us(const std::string& schema, const Tokenizer& tokenizer) {
   const std::unique_ptr<Matcher> matcher = *(*grammar)->start();
   std::vector<std::uint32_t> mask(mask_words(tokenizer.vocab_size()));
   for (const char byte : {'[', '"', 'a'}) EXPECT_TRUE(matcher->accept(byte).ok());
-  const auto now_us = [] {
-    timespec now{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return 1e6 * static_cast<double>(now.tv_sec) + 1e-3 * static_cast<double>(now.tv_nsec);
-  };
   double least = 1e9;
   for (int i = 0; i < 50; ++i) {
     EXPECT_TRUE(matcher->accept('a').ok());
-    const double begin = now_us();
+    const double begin = testing::thread_us();
     EXPECT_TRUE(matcher->fill_mask(mask).ok());
-    least = std::min(least, now_us() - begin);
+    least = std::min(least, testing::thread_us() - begin);
   }
   return least;
 }

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "tests/run/command_test.h"
+#include "tests/support/command_test.h"
 
 namespace koho::testing {
 namespace {
@@ -315,12 +315,10 @@ bool has_program(const char* name) {
 TEST_F(FirstHour, ShellsCompleteCommandsAndFlags) {
   const auto completed = [&](const std::string& words) {
     // The last word is the one that is completed.
-    write_file(directory_.path() / "try.sh",
-               "eval \"$('" KOHO_BINARY "' completion bash)\"\nCOMP_WORDS=(" + words +
-                   ")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_koho\necho \"${COMPREPLY[*]}\"\n");
-    const int status =
-        std::system(("cd '" + directory_.path().string() + "' && bash try.sh >out 2>err").c_str());
-    EXPECT_EQ(status, 0) << read("err");
+    write("try.sh",
+          "eval \"$('" KOHO_BINARY "' completion bash)\"\nCOMP_WORDS=(" + words +
+              ")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_koho\necho \"${COMPREPLY[*]}\"\n");
+    EXPECT_EQ(sh("bash try.sh >out 2>err"), 0) << read("err");
     return " " + read("out");
   };
   EXPECT_NE(completed("koho se").find(" serve"), std::string::npos);
@@ -335,9 +333,7 @@ TEST_F(FirstHour, ShellsCompleteCommandsAndFlags) {
     EXPECT_NE(ran.output.find("max-model-len"), std::string::npos);
     EXPECT_NE(ran.output.find("goodput"), std::string::npos);
     if (!has_program(shell)) continue;
-    EXPECT_EQ(
-        std::system(("cd '" + directory_.path().string() + "' && " + shell + " -n out").c_str()), 0)
-        << shell;
+    EXPECT_EQ(sh(std::string(shell) + " -n out"), 0) << shell;
   }
   EXPECT_EQ(koho("completion tcsh").exit_code, 2);
 }
@@ -350,10 +346,7 @@ TEST_F(FirstHour, TheManPageHasEveryCommandAndFlag) {
                            "\\fB\\-\\-max\\-model\\-len\\fR", "\\fB\\-\\-goodput\\fR"})
     EXPECT_NE(ran.output.find(says), std::string::npos) << says;
   if (!has_program("groff")) return;
-  EXPECT_EQ(std::system(("cd '" + directory_.path().string() +
-                         "' && groff -man -ww -Tutf8 out >shown 2>warned && test ! -s warned")
-                            .c_str()),
-            0)
+  EXPECT_EQ(sh("groff -man -ww -Tutf8 out >shown 2>warned && test ! -s warned"), 0)
       << read("warned");
 }
 

@@ -11,7 +11,7 @@
 
 #include "base/json.h"
 #include "base/mapped_file.h"
-#include "tests/run/command_test.h"
+#include "tests/support/command_test.h"
 
 namespace koho::testing {
 namespace {

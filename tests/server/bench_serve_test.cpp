@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // `koho bench serve` against `koho serve`, and its arithmetic on times that are written down here.
 #include <cmath>
-#include <cstdlib>
 #include <string>
-#include <sys/wait.h>
 
 #include <gtest/gtest.h>
 
-#include "base/mapped_file.h"
 #include "bench/serve_report.h"
 #include "client.h"
 #include "serve_process.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/support/command_test.h"
 
 namespace koho::server {
 namespace {
-
-using koho::testing::TemporaryDirectory;
 
 bench::ServedRequest request(double start_s,
                              double ttft_s,
@@ -61,28 +56,20 @@ TEST(ServeReport, ComputesAsVllmDoes) {
   EXPECT_EQ(bench::served_json(run, false)["mean_ttft_ms"], 0.0);
 }
 
-class BenchServe : public ::testing::Test {
+class BenchServe : public koho::testing::CommandTest {
  protected:
-  int bench(const std::string& flags) const {
-    const std::string command = "cd '" + directory_.path().string() +
-                                "' && '" KOHO_BINARY "' bench serve " + flags + " >out 2>err";
-    const int status = std::system(command.c_str());
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-  std::string read(const char* name) const {
-    const Result<std::string> text = read_file(directory_.path() / name, 64U << 20U);
-    return text.ok() ? *text : "unreadable";
-  }
+  int bench(const std::string& flags) const { return koho("bench serve " + flags).exit_code; }
   chat::Json json(const char* name) const {
     const Result<chat::Json> parsed = chat::parse_json(read(name));
     EXPECT_TRUE(parsed.ok()) << read(name);
     return parsed.ok() ? *parsed : chat::Json();
   }
-  void write(const char* name, std::string_view text) const {
-    koho::testing::write_file(directory_.path() / name, text);
+  /// The result of a run that must succeed.
+  chat::Json result_of(const std::string& flags) const {
+    const int code = bench(flags + " --save-result --result-filename result.json");
+    EXPECT_EQ(code, 0) << read("err");
+    return code == 0 ? json("result.json") : chat::Json();
   }
-
-  TemporaryDirectory directory_;
 };
 
 TEST_F(BenchServe, MeasuresAServer) {
@@ -92,13 +79,11 @@ TEST_F(BenchServe, MeasuresAServer) {
   const std::string url = "http://127.0.0.1:" + std::to_string(port) + "/v1";
 
   // Random prompts of exact lengths, at a rate.
-  ASSERT_EQ(bench(url + " --tokenizer " + kTiny +
-                  " --num-prompts 12 --random-input-len 30 --random-output-len 5 --ignore-eos "
-                  "--request-rate 40 --burstiness 2 --goodput ttft:60000 e2el:60000 --save-result "
-                  "--save-detailed --result-filename r.json --metadata run=1 --plot p.svg"),
-            0)
-      << read("err");
-  chat::Json result = json("r.json");
+  chat::Json result =
+      result_of(url + " --tokenizer " + kTiny +
+                " --num-prompts 12 --random-input-len 30 --random-output-len 5 --ignore-eos "
+                "--request-rate 40 --burstiness 2 --goodput ttft:60000 e2el:60000 "
+                "--save-detailed --metadata run=1 --plot p.svg");
   EXPECT_EQ(text_at(result, "completed"), "12");
   EXPECT_EQ(text_at(result, "failed"), "0");
   EXPECT_EQ(text_at(result, "total_input_tokens"), "360");
@@ -115,12 +100,10 @@ TEST_F(BenchServe, MeasuresAServer) {
   EXPECT_EQ(read("p.svg").rfind("<svg", 0), 0U);
 
   // A closed loop of chats; then sessions, whose turns have the answers before them.
-  ASSERT_EQ(bench(url + " --backend openai-chat --num-prompts 6 --random-input-len 8 "
-                        "--random-output-len 4 --max-concurrency 2 --save-result "
-                        "--result-filename c.json --extra-body '{\"enable_thinking\":false}'"),
-            0)
-      << read("err");
-  result = json("c.json");
+  result = result_of(url +
+                     " --backend openai-chat --num-prompts 6 --random-input-len 8 "
+                     "--random-output-len 4 --max-concurrency 2 "
+                     "--extra-body '{\"enable_thinking\":false}'");
   EXPECT_EQ(text_at(result, "completed"), "6");
   EXPECT_EQ(text_at(result, "max_concurrency"), "2");
   EXPECT_EQ(result.find("ttfts"), nullptr) << "only with --save-detailed";
@@ -128,23 +111,19 @@ TEST_F(BenchServe, MeasuresAServer) {
         R"([{"conversations":[{"from":"human","value":"What is the capital of France?"},)"
         R"({"from":"gpt","value":"Paris it is."},{"from":"human","value":"And of Spain?"},)"
         R"({"from":"gpt","value":"That is Madrid."}]}])");
-  ASSERT_EQ(bench(url + " --backend openai-chat --dataset-name sessions --dataset-path share.json "
-                        "--num-prompts 2 --output-len 12 --save-result --save-detailed "
-                        "--result-filename s.json --extra-body '{\"enable_thinking\":false}'"),
-            0)
-      << read("err");
-  result = json("s.json");
+  result = result_of(url +
+                     " --backend openai-chat --dataset-name sessions --dataset-path "
+                     "share.json --num-prompts 2 --output-len 12 --save-detailed "
+                     "--extra-body '{\"enable_thinking\":false}'");
   EXPECT_EQ(text_at(result, "completed"), "2");
   EXPECT_NE(text_at(result, "generated_texts.0").find("Paris"), std::string::npos);
   EXPECT_GT(std::stoi(text_at(result, "input_lens.1")), std::stoi(text_at(result, "input_lens.0")));
   EXPECT_GE(std::stod(text_at(result, "start_times.1")), std::stod(text_at(result, "latencies.0")));
-  ASSERT_EQ(bench(url +
-                  " --dataset-name sharegpt --dataset-path share.json --num-prompts 3 "
-                  "--tokenizer " +
-                  kTiny + " --save-result --result-filename g.json"),
-            0)
-      << read("err");
-  EXPECT_EQ(text_at(json("g.json"), "completed"), "3") << "the one conversation again";
+  result = result_of(url +
+                     " --dataset-name sharegpt --dataset-path share.json --num-prompts 3 "
+                     "--tokenizer " +
+                     kTiny);
+  EXPECT_EQ(text_at(result, "completed"), "3") << "the one conversation again";
 
   // Requests that the server refuses.
   EXPECT_EQ(bench(url + " --num-prompts 2 --random-input-len 4 --top-p 7"), 7) << read("err");

@@ -13,13 +13,13 @@ import contextlib
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
-import urllib.request
+
+from serve_process import server
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = 64  # tokens that the prefix cache keeps together
@@ -448,31 +448,6 @@ class Curl(unittest.TestCase):
         self.assertGreater(report["longest_shared_prefix"], PAGE)
         self.assertIn("Two", report["first_difference"]["here"]["text"])
         self.assertIn("One", report["first_difference"]["there"]["text"])
-
-
-@contextlib.contextmanager
-def server(koho, model, *flags):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process = subprocess.Popen([koho, "serve", "--model", model, "--host", "127.0.0.1", "--port", str(port),
-                                "--served-model-name", "tiny", *flags],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(600):
-            if process.poll() is not None:
-                raise SystemExit(f"{koho} serve ended with {process.returncode}")
-            with contextlib.suppress(OSError):
-                if urllib.request.urlopen(url + "/readyz", timeout=5).status == 200:
-                    break
-            time.sleep(0.1)
-        else:
-            raise SystemExit("the server was not ready within a minute")
-        yield url
-    finally:
-        process.terminate()
-        process.wait(60)
 
 
 def main():

@@ -7,6 +7,7 @@ and the alerts name is there, and Prometheus' own programs (Debian's package pro
 """
 
 import concurrent.futures
+import contextlib
 import importlib.util
 import json
 import math
@@ -14,15 +15,15 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
-import urllib.error
 import urllib.parse
 import urllib.request
+
+import serve_process
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 COMPOSE = ROOT / "deploy" / "compose"
@@ -33,26 +34,10 @@ METRIC = re.compile(r"\b(?:vllm:|koho_)[a-z0-9_]+")
 COLON = "metric names should not contain ':'"
 
 
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 def fetch(url, body=None):
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": "application/json"}), timeout=30) as answer:
         return answer.read().decode()
-
-
-def wait_for(url, process, seconds=60):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            return fetch(url)
-        except (OSError, urllib.error.URLError):
-            time.sleep(0.1)
-    raise AssertionError(f"{url} does not answer")
 
 
 def dashboard_queries():
@@ -82,21 +67,24 @@ def unknown(query, page):
 class Metrics(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.port = free_port()
-        cls.server = subprocess.Popen([KOHO, "serve", str(ROOT / "models/tiny"), "--port", str(cls.port), "--host", "127.0.0.1"],
-                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_for(f"http://127.0.0.1:{cls.port}/readyz", cls.server)
+        context = contextlib.ExitStack()
+        cls.addClassCleanup(context.close)
+        cls.url = context.enter_context(serve_process.server(KOHO, str(ROOT / "models/tiny")))
         cls.ask(2)
-        cls.page = fetch(f"http://127.0.0.1:{cls.port}/metrics")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.terminate()
-        cls.server.wait()
+        cls.page = fetch(cls.url + "/metrics")
 
     @classmethod
     def ask(cls, tokens):
-        fetch(f"http://127.0.0.1:{cls.port}/v1/completions", {"prompt": f"Once {tokens}", "max_tokens": tokens, "ignore_eos": True})
+        fetch(cls.url + "/v1/completions", {"prompt": f"Once {tokens}", "max_tokens": tokens, "ignore_eos": True})
+
+    def test_the_deployed_files_name_metrics_that_are_served(self):
+        """Every one in the whole of the dashboard and the chart: the variables' queries, too."""
+        served = set(re.findall(r"^([a-zA-Z_:][\w:]*)", self.page, re.MULTILINE))
+        asked = set(METRIC.findall((COMPOSE / "grafana.json").read_text()))
+        self.assertGreater(len(asked), 5)
+        self.assertLessEqual(asked, served)
+        chart = "\n".join(path.read_text() for path in (ROOT / "deploy/kubernetes/koho/templates").iterdir())
+        self.assertLessEqual(set(re.findall(r"\b(vllm:\w+)", chart)), served)
 
     def test_dashboard_and_alerts_name_what_the_server_has(self):
         queries = dashboard_queries() + rule_queries()
@@ -142,17 +130,12 @@ class Metrics(unittest.TestCase):
             shutil.copy(COMPOSE / "rules.yaml", folder)
             config = (COMPOSE / "prometheus.yaml").read_text()
             self.assertIn("koho:8000", config)
-            config = config.replace("koho:8000", f"127.0.0.1:{self.port}").replace("scrape_interval: 5s", "scrape_interval: 1s")
+            config = config.replace("koho:8000", self.url.removeprefix("http://")).replace("scrape_interval: 5s", "scrape_interval: 1s")
             (pathlib.Path(folder) / "prometheus.yaml").write_text(config)
-            port = free_port()
-            prometheus = subprocess.Popen([PROMETHEUS, "--config.file=prometheus.yaml", f"--web.listen-address=127.0.0.1:{port}",
-                                           "--storage.tsdb.path=data"], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            try:
-                wait_for(f"http://127.0.0.1:{port}/-/ready", prometheus)
-                self.answer_queries(f"http://127.0.0.1:{port}/api/v1/")
-            finally:
-                prometheus.terminate()
-                prometheus.wait()
+            address = f"127.0.0.1:{serve_process.free_port()}"
+            command = [PROMETHEUS, "--config.file=prometheus.yaml", f"--web.listen-address={address}", "--storage.tsdb.path=data"]
+            with serve_process.running(f"http://{address}", "/-/ready", command, cwd=folder) as url:
+                self.answer_queries(url + "/api/v1/")
 
     def answer_queries(self, api):
         def ask(query):

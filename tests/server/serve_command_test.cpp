@@ -56,8 +56,7 @@ TEST(ServeCommand, TellsItsAddressesAndALineToTry) {
   const std::uint16_t port = process.ready_port();
   ASSERT_NE(port, 0) << process.output();
   const std::string url = "http://127.0.0.1:" + std::to_string(port);
-  for (int i = 0; i < 30'000 && process.output().find("\n  try ") == std::string::npos; ++i)
-    usleep(2000);
+  EXPECT_TRUE(process.says("\n  try "));
   const std::string output = process.output();
   EXPECT_NE(output.find("  API   " + url + "/v1"), std::string::npos) << output;
   EXPECT_NE(output.find("  page  " + url + "/ui\n"), std::string::npos) << output;
@@ -77,16 +76,13 @@ TEST(ServeCommand, LogsItsThroughputWhileItIsBusy) {
   const std::uint16_t port = process.ready_port();
   ASSERT_NE(port, 0) << process.output();
   // The addresses come a line after the one that ready_port() waits for.
-  const char* const page = R"("page":"http://127.0.0.1:)";
-  for (int i = 0; i < 30'000 && process.output().find(page) == std::string::npos; ++i) usleep(2000);
-  EXPECT_NE(process.output().find(page), std::string::npos) << process.output();
+  EXPECT_TRUE(process.says(R"("page":"http://127.0.0.1:)")) << process.output();
   Client client(port);
   ASSERT_TRUE(
       client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
                   "application/json\r\nContent-Length: " +
                   std::to_string(std::string(kEndless).size()) + "\r\n\r\n" + kEndless));
-  for (int i = 0; i < 30'000 && process.output().find("running 1,") == std::string::npos; ++i)
-    usleep(2000);
+  EXPECT_TRUE(process.says("running 1,"));
   const std::string output = process.output();
   const std::size_t at = output.find("running 1, waiting 0; prefill ");
   ASSERT_NE(at, std::string::npos) << output;
@@ -184,7 +180,7 @@ TEST(ServeCommand, KeepsServingAtSighupAndSigusr1) {
   for (const auto& [number, told] : {std::pair{SIGHUP, "SIGHUP: no --api-key-file to read again"},
                                      std::pair{SIGUSR1, "pages free"}}) {
     process.signal(number);
-    while (process.output().find(told) == std::string::npos) usleep(1000);
+    EXPECT_TRUE(process.says(told)) << process.output();
   }
   EXPECT_EQ(post(port, "/v1/completions", body).status, 200);
   process.signal(SIGTERM);
@@ -210,7 +206,7 @@ TEST(ServeCommand, ReadsItsKeysAgainAtSighup) {
   };
   const auto reload = [&](const std::string& told) {
     process.signal(SIGHUP);
-    while (process.output().find(told) == std::string::npos) usleep(1000);
+    EXPECT_TRUE(process.says(told)) << process.output();
   };
   EXPECT_EQ(status("old-key"), 200);
   EXPECT_EQ(status("new-key"), 401);
@@ -353,9 +349,7 @@ TEST(ServeCommand, WaitsForDescriptorsWithoutSpinning) {
   {
     std::vector<std::unique_ptr<Client>> clients;
     for (int i = 0; i < 100; ++i) clients.push_back(std::make_unique<Client>(port));
-    while (process.output().find("no file descriptors left for new connections") ==
-           std::string::npos)
-      usleep(1000);
+    EXPECT_TRUE(process.says("no file descriptors left for new connections"));
     const double before = process.cpu_s();
     usleep(500'000);
     const double after = process.cpu_s();

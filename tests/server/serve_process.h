@@ -8,6 +8,7 @@
 #include <ctime>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <vector>
@@ -70,6 +71,14 @@ class Process {
       text.append(buffer, static_cast<std::size_t>(bytes));
       at += bytes;
     }
+  }
+  /// Waits until `text` stands in the output. False: that does not come.
+  bool says(std::string_view text) {
+    for (int i = 0; i < 30'000; ++i) {
+      if (output().find(text) != std::string::npos) return true;
+      usleep(2000);
+    }
+    return false;
   }
   /// Waits for the log line "ready: … on 127.0.0.1:PORT"; 0 if the process ends before.
   std::uint16_t ready_port() {

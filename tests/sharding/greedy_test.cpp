@@ -58,7 +58,7 @@ std::vector<Golden> goldens() {
 
 /// Where `ranks` ranks run: on the CPU, or on the GPUs of KOHO_TEST_DEVICES.
 DeviceOptions test_device(std::int64_t ranks) {
-  return std::getenv("KOHO_TEST_DEVICES") == nullptr ? DeviceOptions() : gpu_devices(ranks, "");
+  return names_gpus() ? gpu_devices(ranks, "") : DeviceOptions();
 }
 
 /// Whether the machine that KOHO_TEST_DEVICES names has a GPU for each of so many ranks.

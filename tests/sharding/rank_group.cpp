@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "checkpoint/checkpoint.h"
 #include "comm/thread_rendezvous.h"
 #include "model/config.h"
 #include "model/weights.h"
+#include "tests/support/on_every_rank.h"
 #include "tests/support/test_devices.h"
 #include "worker/device.h"
 #include "worker/worker.h"
@@ -61,6 +61,16 @@ struct StepArrays {
     return step;
   }
 };
+
+/// The failure of the ranks, if any. What another rank's failure did to a rank is no cause.
+template <typename T>
+Status failure_of(const std::vector<Result<T>>& ranks) {
+  for (const Result<T>& rank : ranks)
+    if (!rank.ok() && rank.error().code != ErrorCode::unavailable) return rank.error();
+  for (const Result<T>& rank : ranks)
+    if (!rank.ok()) return rank.error();
+  return {};
+}
 
 }  // namespace
 
@@ -137,20 +147,12 @@ Result<RankGroup> RankGroup::load(const std::filesystem::path& directory,
   std::vector<Result<Worker>> loaded;
   for (std::size_t rank = 0; rank < impl->meeting.size(); ++rank)
     loaded.push_back(make_error(ErrorCode::internal, "the rank did not load"));
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < impl->meeting.size(); ++rank)
-    threads.emplace_back([&, rank] {
-      loaded[rank] = impl->load(device, settings, *impl->meeting[rank], interpose);
-      if (!loaded[rank].ok()) impl->meeting[rank]->give_up();
-    });
-  for (std::thread& thread : threads) thread.join();
-  // What another rank's failure did to a rank is no cause.
-  for (Result<Worker>& worker : loaded)
-    if (!worker.ok() && worker.error().code != ErrorCode::unavailable) return worker.error();
-  for (Result<Worker>& worker : loaded) {
-    if (!worker.ok()) return worker.error();
-    impl->workers.push_back(std::move(*worker));
-  }
+  on_every_rank(impl->meeting.size(), [&](std::size_t rank) {
+    loaded[rank] = impl->load(device, settings, *impl->meeting[rank], interpose);
+    if (!loaded[rank].ok()) impl->meeting[rank]->give_up();
+  });
+  KOHO_TRY(failure_of(loaded));
+  for (Result<Worker>& worker : loaded) impl->workers.push_back(std::move(*worker));
   return RankGroup(std::move(impl));
 }
 
@@ -165,14 +167,8 @@ Result<std::vector<std::vector<float>>> RankGroup::prefill(std::span<const Promp
 
   std::vector<Result<std::vector<float>>> logits(
       ranks, make_error(ErrorCode::internal, "the rank did not run"));
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] { logits[rank] = impl_->step(rank, work[rank]); });
-  for (std::thread& thread : threads) thread.join();
-  for (const Result<std::vector<float>>& rank : logits)
-    if (!rank.ok() && rank.error().code != ErrorCode::unavailable) return rank.error();
-  for (const Result<std::vector<float>>& rank : logits)
-    if (!rank.ok()) return rank.error();
+  on_every_rank(ranks, [&](std::size_t rank) { logits[rank] = impl_->step(rank, work[rank]); });
+  KOHO_TRY(failure_of(logits));
   // Ranks that share the prompts have whole rows each, in order.
   std::vector<float> together;
   if (!impl_->data_parallel)

@@ -1,49 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the command `koho tokenize`: texts on standard input, ids on standard output, errors with
 // the number of the line.
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <string_view>
-#include <sys/wait.h>
 
 #include <gtest/gtest.h>
 
-#include "base/mapped_file.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/support/command_test.h"
 
 namespace koho {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct Ran {
-  int exit_code = -1;
-  std::string output;
-  std::string errors;
-};
+using testing::Ran;
 
 /// Runs in a directory that holds only a copy of the small tokenizer.json of the tests.
-class TokenizeCommand : public ::testing::Test {
+class TokenizeCommand : public testing::CommandTest {
  protected:
   TokenizeCommand() {
     fs::create_directory(directory_.path() / "model");
     fs::copy_file(fs::path(KOHO_SOURCE_DIR) / "tests/tokenizer/data/small/tokenizer.json",
                   directory_.path() / "model/tokenizer.json");
   }
-  std::string read(const char* name) const {
-    const Result<std::string> text = read_file(directory_.path() / name, 16U << 20U);
-    return text.ok() ? *text : "unreadable";
-  }
   Ran tokenize(const std::string& flags, std::string_view input) const {
-    testing::write_file(directory_.path() / "in", input);
-    const std::string command = "cd '" + directory_.path().string() +
-                                "' && '" KOHO_BINARY "' tokenize " + flags + " <in >out 2>err";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("err")};
+    return koho("tokenize " + flags, input);
   }
-
-  testing::TemporaryDirectory directory_;
 };
 
 TEST_F(TokenizeCommand, TurnsStringsIntoIdsAndBack) {
