@@ -330,7 +330,8 @@ class Checks:
         """Takes over what an earlier call of the same folder recorded of the same commit; returns the steps that are still to run."""
         path = self.out / "results.json"
         earlier = json.loads(path.read_text()) if path.exists() else {}
-        if earlier.get("machine", {}).get("commit") != self.found["commit"]:
+        commit = self.found["commit"]
+        if commit is None or earlier.get("machine", {}).get("commit") != commit:  # None: without git
             return chosen
         limits = {step.name: step.limit for step in chosen}
 
