@@ -29,7 +29,8 @@ ROOT = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tools")]
 
 import smoke_cases  # noqa: E402
-from koho import hub  # noqa: E402
+from koho import Engine, EngineError, FetchError, Info, RequestRefused, SamplingParams, hub  # noqa: E402
+from koho import bench as loop  # noqa: E402
 
 PACKAGES_FILE = ROOT / "packages.txt"
 CUDA_PACKAGES_FILE = ROOT / "third_party" / "cuda-requirements.txt"
@@ -125,16 +126,18 @@ def cuda_toolkit():
     return toolkit
 
 
-def use_cuda():
-    """Tells CMake of the CUDA compiler: the machine's, else PyPI's. Returns CMake variables: where a built program finds the
-    latter's libraries."""
+def use_cuda(is_for_here=True):
+    """Tells CMake of the CUDA compiler: the machine's, else PyPI's. Returns CMake variables: where the latter is, and where a
+    program that is built for here finds its libraries."""
     compiler = find_cuda_compiler()
     variables = []
     if compiler is None:
         toolkit = cuda_toolkit()
         compiler = str(toolkit / "bin" / "nvcc")
-        flags = f"-Wl,-rpath,{toolkit / 'lib'}"
-        variables = [f"-DCUDAToolkit_ROOT={toolkit}", f"-DCMAKE_EXE_LINKER_FLAGS={flags}", f"-DCMAKE_SHARED_LINKER_FLAGS={flags}"]
+        variables.append(f"-DCUDAToolkit_ROOT={toolkit}")
+        if is_for_here:
+            flags = f"-Wl,-rpath,{toolkit / 'lib'}"
+            variables += [f"-DCMAKE_EXE_LINKER_FLAGS={flags}", f"-DCMAKE_SHARED_LINKER_FLAGS={flags}"]
     os.environ["CUDACXX"] = compiler
     return variables
 
@@ -175,7 +178,7 @@ def wheel(device):
     """Builds the program without its tests, with the CUDA backend where a GPU or a compiler for it is, and packs the wheel."""
     has_cuda = device == "cuda" or (device == "auto" and (has_nvidia_gpu() or find_cuda_compiler() is not None))
     # The wheel's libraries are the PyPI packages of whoever installs it (tools/make_wheel.py), not this machine's.
-    variables = [one for one in (use_cuda() if has_cuda else []) if "LINKER_FLAGS" not in one]
+    variables = use_cuda(is_for_here=False) if has_cuda else []
     say(f"==> wheel {'with' if has_cuda else 'without'} the CUDA backend")
     configure_and_build("wheel", ["koho", "engine_so"], [*variables, f"-DKOHO_CUDA={'ON' if has_cuda else 'OFF'}"])
     step("pack the wheel", [sys.executable, str(ROOT / "tools" / "make_wheel.py"), "--build", str(ROOT / "build" / "wheel")])
@@ -200,7 +203,6 @@ def smoke(options):
     together, and step by step, through engine.so. The embedded model is also asked through the program; its text must have
     what a right answer has, its ids must be the reference implementation's. Where torch is installed, the first ids must be
     those of transformers."""
-    from koho import Engine, EngineError, FetchError, RequestRefused
     started = time.monotonic()
     engine_path = options.engine
     if engine_path is None:
@@ -216,7 +218,6 @@ def smoke(options):
 
 def ask(engine, model, options):
     """smoke()'s questions. Returns what was found, in words."""
-    from koho import SamplingParams
     embedded = model.resolve() == MODEL
     cases = smoke_cases.prompts(model)
     say(f"==> tokenise {len(cases)} prompts")
@@ -324,7 +325,6 @@ def tokenizer_corpus(model, koho, referee):
 
 def bench(options):
     """Measures the engine through engine.so with a closed loop of equal requests (python/koho/bench.py)."""
-    from koho import EngineError, FetchError
     try:
         measure(options)
     except (EngineError, FetchError, OSError, ValueError, OverflowError) as error:
@@ -335,8 +335,6 @@ def measure(options):
     """bench(), with errors as they come."""
     import random
 
-    from koho import Engine, Info
-    from koho import bench as loop
     engine_path = options.engine
     if engine_path is None:
         build(options.device)
@@ -421,7 +419,6 @@ def main():
     job.add_argument("--serve", action="store_true", help="set up, build and serve; takes koho serve's flags")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto",
                         help="what to build for: auto takes CUDA where there is an NVIDIA GPU")
-    from koho.bench import SAMPLINGS
     flags = parser.add_argument_group("with some of the above, as each says")
     flag = flags.add_argument
     flag("--sanitize", nargs="?", const="memory", choices=["memory", "threads"],
@@ -437,7 +434,7 @@ def main():
     flag("--prompt-len", type=number(int, 1), default=256, help="--bench: tokens of a prompt (%(default)s)")
     flag("--gen-len", type=number(int, 1), default=256, help="--bench: tokens of an answer (%(default)s)")
     flag("--prefix-len", type=number(int, 0), default=0, help="--bench: tokens that all prompts begin with (%(default)s)")
-    flag("--sampling", choices=sorted(SAMPLINGS), default="greedy",
+    flag("--sampling", choices=sorted(loop.SAMPLINGS), default="greedy",
          help="--bench: greedy, or brief: temperature 0.8, top-p 0.95, repetition penalty 1.1 (%(default)s)")
     flag("--tokenizer", choices=["transformers"],
          help="--bench: encode the prompts' texts with this Python package as well; a difference is a failure")

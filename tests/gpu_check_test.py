@@ -76,7 +76,8 @@ class GpuCheck(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             (folder / "results.json").write_text(json.dumps({"machine": {"commit": "abc"}, "steps": rows}))
-            for commit, expected in (("abc", ["late", "cut short", "new"]), ("def", [step.name for step in chosen])):
+            for commit, expected in (("abc", ["late", "cut short", "new"]), ("def", [step.name for step in chosen]),
+                                     (None, [step.name for step in chosen])):
                 checks = gpu_check.Checks(folder, {"commit": commit}, time.monotonic() + 60)
                 self.assertEqual([step.name for step in checks.go_on(chosen)], expected)
                 self.assertEqual(len(checks.rows), 3 if commit == "abc" else 0)

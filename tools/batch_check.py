@@ -25,12 +25,6 @@ import time
 import result_file
 
 
-def own_and_flags(arguments):
-    """What is before `--`, the tool's, and what is behind it, koho's."""
-    at = arguments.index("--") if "--" in arguments else len(arguments)
-    return arguments[:at], arguments[at + 1:]
-
-
 def run_batch(koho, requests, flags):
     """The exit code of `koho batch` over these requests, and its answers."""
     with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +85,7 @@ def faults_of(request, answer, vocabulary):
 
 
 def main():
-    own, flags = own_and_flags(sys.argv[1:])
+    own, flags = result_file.own_and_flags(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--koho", required=True)
     parser.add_argument("--requests", type=int, default=160)

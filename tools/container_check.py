@@ -33,12 +33,11 @@ class Buildah:
     def __init__(self, folder):
         self.command = ["buildah", "--root", str(folder / "storage"), "--runroot", str(folder / "run"), "--storage-driver", "overlay"]
 
-    def __call__(self, *arguments, quiet=True):
-        ran = subprocess.run([*self.command, *map(str, arguments)], stdout=subprocess.PIPE if quiet else None,
-                             stderr=subprocess.STDOUT if quiet else None, text=True, check=False)
+    def __call__(self, *arguments):
+        ran = subprocess.run([*self.command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if ran.returncode != 0:
-            raise Failure(f"buildah {' '.join(map(str, arguments))} failed: {(ran.stdout or '')[-1500:]}")
-        return (ran.stdout or "").strip()
+            raise Failure(f"buildah {' '.join(map(str, arguments))} failed: {ran.stdout[-1500:]}")
+        return ran.stdout.strip()
 
 
 def import_base(buildah, root, ccache):

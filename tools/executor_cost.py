@@ -33,8 +33,7 @@ def measure(options, flags, executor, batch, folder):
 
 
 def main():
-    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    own, flags = sys.argv[1:at], sys.argv[at + 1:]
+    own, flags = result_file.own_and_flags(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--koho", type=pathlib.Path, required=True)
     parser.add_argument("--batch", default="1,64")

@@ -45,6 +45,10 @@ OTHER_TARGETS = ["cuda_golden_test", "cuda_worker_test", "cuda_engine_test", "ge
                  "capi_engine_test", "worker_fault_cuda"]
 
 
+def build_folder(device):
+    return BUILD if device == "cuda" else BUILD.parent / "release"
+
+
 class Step:
     """One command. `kept` are patterns of the lines that the report repeats; `record` is a file and what makes its rows
     of those lines, for programs that write none; `usual` is about how many seconds it takes."""
@@ -167,12 +171,8 @@ def engine_steps(run):
                {"KOHO_ENGINE": str(BUILD / "src" / "capi" / "engine.so"), "PYTHONPATH": str(ROOT / "python"),
                 "KOHO_BINARY": str(PROGRAM), "KOHO_TEST_GPUS": "1", "PYTHONDONTWRITEBYTECODE": "1"})
     yield Step("embedded model", [PROGRAM, "run", "--model", "models/tiny", "--device", "cuda", "--json", "Once upon a time"], 60, (r".*",))
-    tiny = ["--model", "models/tiny", "--device", "cuda", "--deterministic", "--max-num-seqs", "32", "--max-model-len", "1024",
-            "--step-deadline", "5"]
-    yield Step("worker broken", [*run.recorded_by("server_check.py", "--faults", "20", "--kinds", gpu_check_ranks.KINDS, "--hook",
-                                                  TESTS / "processes" / "worker_fault_cuda.so", "--gpu-memory", "--concurrency", "32",
-                                                  "--prompt", "64", "--generate", "64", "--ready", "120", name="faults"), "--", *tiny],
-               500, gpu_check_ranks.FAULT_LINES, usual=180)
+    broken = run.recorded_by("server_check.py", *gpu_check_ranks.fault_arguments(TESTS / "processes" / "worker_fault_cuda.so"), name="faults")
+    yield Step("worker broken", [*broken, "--", *gpu_check_ranks.FAULT_FLAGS, "--device", "cuda"], 500, gpu_check_ranks.FAULT_LINES, usual=180)
     yield Step("true widths", run.recorded_by("true_widths.py", "--device", "cuda", name="true-widths"), 600,
                (r"^layers|^noise|^koho|^greedy|^FAILED|^passed|Error",), memory=70e9, modules=("torch", "transformers", "numpy"))
     long_context = run.recorded_by("long_context.py", "--vocabulary", "151552", "--context", "131072", name="long-context")
@@ -261,7 +261,7 @@ def host_memory_bytes():
 
 def rank_steps(found, out, gpus, shared, device="cuda"):
     """The steps of a replica of several ranks."""
-    build = BUILD if device == "cuda" else BUILD.parent / "release"
+    build = build_folder(device)
     program = build / PROGRAM.relative_to(BUILD)
     ranks = gpu_check_ranks.Ranks(Run(found, out, program), gpus, shared, found["memory_bytes"], build, program, device)
     return gpu_check_ranks.steps(Step, ranks, FAILURES, host_memory_bytes())
@@ -275,9 +275,8 @@ def steps(found, out):
 
 
 class Checks:
-    def __init__(self, out, found, deadline):
-        self.out, self.found, self.deadline = out, found, deadline
-        self.build_folder = BUILD
+    def __init__(self, out, found, deadline, device="cuda"):
+        self.out, self.found, self.deadline, self.device = out, found, deadline, device
         self.log = open(out / "log.txt", "w", encoding="utf-8", errors="replace")
         self.rows = []
 
@@ -331,7 +330,8 @@ class Checks:
         """Takes over what an earlier call of the same folder recorded of the same commit; returns the steps that are still to run."""
         path = self.out / "results.json"
         earlier = json.loads(path.read_text()) if path.exists() else {}
-        if earlier.get("machine", {}).get("commit") != self.found["commit"]:
+        commit = self.found["commit"]
+        if commit is None or earlier.get("machine", {}).get("commit") != commit:  # None: without git
             return chosen
         limits = {step.name: step.limit for step in chosen}
 
@@ -351,8 +351,8 @@ class Checks:
                 text += ["", f"---- {row['step']}", *row["lines"]]
         (self.out / "report.txt").write_text("\n".join(text) + "\n")
 
-    def configure(self, extra, device):
-        if device == "cpu":
+    def configure(self, extra):
+        if self.device == "cpu":
             return self.run("configure", ["cmake", "--preset", "release", *extra], 120, kept=(r"Error",))
         major, minor = self.found["capability"].split(".")
         target = f"{major}{minor}{'a' if int(major) in (9, 10) else ''}-real"
@@ -360,7 +360,7 @@ class Checks:
                                       f"-DCMAKE_CUDA_COMPILER={self.found['nvcc']}", *extra], 120, kept=(r"Error",))
 
     def build(self, name, targets, limit, log=None):
-        return self.run(name, ["cmake", "--build", str(self.build_folder), "--target", *targets], limit,
+        return self.run(name, ["cmake", "--build", str(build_folder(self.device)), "--target", *targets], limit,
                         kept=(r"error|warning|FAILED",), log=log)
 
 
@@ -397,7 +397,7 @@ def print_list(chosen):
 
 def build_first(checks, options, targets):
     """Configures, and builds what the first steps need; False if that failed."""
-    checks.note(checks.configure(options.cmake, options.device))
+    checks.note(checks.configure(options.cmake))
     if checks.rows[-1]["state"] == "ok":
         checks.note(checks.build(f"build {targets[0]}", targets, 600))
     if checks.rows[-1]["state"] == "ok":
@@ -453,9 +453,7 @@ def main():
         print("tools/gpu_check.py: no nvcc on PATH nor in /usr/local/cuda/bin", file=sys.stderr)
         return 2
     options.out.mkdir(parents=True, exist_ok=True)
-    checks = Checks(options.out.resolve(), found, time.monotonic() + 60 * options.minutes)
-    if options.device == "cpu":
-        checks.build_folder = BUILD.parent / "release"
+    checks = Checks(options.out.resolve(), found, time.monotonic() + 60 * options.minutes, options.device)
     if options.gpus:
         chosen = checks.go_on(chosen)
         write_shape(checks.out / "glm-4.7", options.gpus, found["memory_bytes"])

@@ -21,7 +21,8 @@ COUNTED = {2: "Two", 4: "Four", 8: "Eight"}  # as greedy_over_ranks_test calls t
 TARGETS = ["collectives_bench", "communicator_test", "communicator_process_test", "greedy_over_ranks_test", "sharding_test", "worker_fault_cuda",
            "koho"]
 CPU_TARGETS = ["greedy_over_ranks_test", "sharding_test", "worker_fault_cpu", "koho"]
-KINDS = "kill,illegal,hang,stop"
+# Of the server whose workers are broken.
+FAULT_FLAGS = ["--model", "models/tiny", "--deterministic", "--max-num-seqs", "32", "--max-model-len", "1024", "--step-deadline", "5"]
 FAULT_LINES = (r"ready|tok/s|ended|noticed|FAILED",)
 
 
@@ -139,15 +140,16 @@ def true_width_steps(step, ranks):
                modules=("torch", "transformers", "numpy"))
 
 
+def fault_arguments(hook, faults=20, clients=32):
+    """Of server_check.py: workers that are broken in every way while `clients` answers stream."""
+    return ["--faults", faults, "--kinds", "kill,illegal,hang,stop", "--hook", hook, "--gpu-memory", "--concurrency", clients, "--prompt", "64",
+            "--generate", "64", "--ready", "120"]
+
+
 def fault_steps(step, ranks):
-    flags = ["--model", "models/tiny", "--executor", "process", "--deterministic", "--max-num-seqs", "32", "--max-model-len", "1024",
-             "--step-deadline", "5"]
-    arguments = ["--faults", "20", "--kinds", KINDS, "--hook", ranks.hook, "--gpu-memory", "--concurrency", "32", "--prompt", "64",
-                 "--generate", "64", "--ready", "120"]
-    if ranks.device == "cpu":
-        arguments[1], arguments[8] = "8", "8"
-    yield step("ranks: workers broken", ranks.server(f"{ranks.name}-faults", *arguments, flags=flags), PIECE, FAULT_LINES,
-               usual=240 if ranks.shared else 200)
+    arguments = fault_arguments(ranks.hook, faults=8, clients=8) if ranks.device == "cpu" else fault_arguments(ranks.hook)
+    yield step("ranks: workers broken", ranks.server(f"{ranks.name}-faults", *arguments, flags=[*FAULT_FLAGS, "--executor", "process"]), PIECE,
+               FAULT_LINES, usual=240 if ranks.shared else 200)
 
 
 def timing_steps(step, ranks):

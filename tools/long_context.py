@@ -18,7 +18,7 @@ import random
 import sys
 
 import result_file
-from batch_check import own_and_flags, run_batch
+from batch_check import run_batch
 
 PAGE_TOKENS = 64
 
@@ -38,7 +38,7 @@ def sampled(answer):
 
 
 def main():
-    own, flags = own_and_flags(sys.argv[1:])
+    own, flags = result_file.own_and_flags(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--koho", required=True)
     parser.add_argument("--vocabulary", type=int, required=True, help="ids are drawn below it")

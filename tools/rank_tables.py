@@ -5,7 +5,15 @@ from figures import milliseconds, steps_of
 
 MEMORY = {"H100": 3.35, "H200": 4.8, "B200": 8.0}  # nominal TB/s of a GPU
 PROJECTED = {4: ("H200", "B200"), 8: ("H100", "H200", "B200")}  # a rank of 4 has 89 GB of weights, of 8 45
-RANK_FILES = tuple((tag, f"rank{ranks}-{cut}") for ranks in PROJECTED for tag in ("h100", "h200", "b200") for cut in ("whole", "sliced"))
+PLACES = ("2on1", "4on1", "8on1", "2gpus", "4gpus", "8gpus")  # as gpu_check_ranks.py names them
+
+
+def on_gpus(*names):
+    """Files of whichever GPU has been measured."""
+    return tuple((tag, name) for name in names for tag in ("h100", "h200", "b200"))
+
+
+RANK_FILES = on_gpus(*(f"rank{ranks}-{cut}" for ranks in PROJECTED for cut in ("whole", "sliced")))
 
 
 def gpu_of(record):
@@ -59,15 +67,10 @@ def projection_rows(*records):
     return out
 
 
-def on_gpus(*names):
-    """Files of whichever GPU has been measured."""
-    return tuple((tag, name) for name in names for tag in ("h100", "h200", "b200"))
-
-
-FAULT_FILES = on_gpus("faults", *(f"{place}-faults" for place in ("2on1", "4on1", "8on1", "2gpus", "4gpus", "8gpus")))
+FAULT_FILES = on_gpus("faults", *(f"{place}-faults" for place in PLACES))
 SERVER_FILES = on_gpus(*(f"{ranks}gpus-server-{clients}-{body}" for ranks in (2, 4, 8) for clients in (64, 256) for body in ("greedy", "sampled")))
 RANK_LOADING_FILES = on_gpus("rank8-loading", "rank4-loading", "2gpus-loading", "4gpus-loading", "8gpus-loading")
-TRUE_WIDTHS_FILES = on_gpus(*(f"true-widths-{place}" for place in ("2on1", "4on1", "8on1", "2gpus", "4gpus", "8gpus")))
+TRUE_WIDTHS_FILES = on_gpus(*(f"true-widths-{place}" for place in PLACES))
 
 
 def ranks_of(record):

@@ -104,6 +104,12 @@ def add_options(parser):
     parser.add_argument("--machine", help="the same")
 
 
+def own_and_flags(arguments):
+    """What is before `--`, the tool's, and what is behind it, koho's."""
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:at], arguments[at + 1:]
+
+
 def command_of(tool, arguments, flags=()):
     """What someone types for the same rows: `tool` with its arguments but those of add_options(), the program by its name alone;
     `flags` are koho's, behind "--"."""

@@ -213,6 +213,10 @@ async def wait_until(server, condition, seconds):
     return None
 
 
+class Lost(Exception):
+    """A worker that is not there, or does not come back: no further one can be disturbed."""
+
+
 class Disturbance:
     """Disturbs workers, one after the other, while answers stream. Each fault: {"kind", "noticed_s", "ready_s"}."""
 
@@ -222,14 +226,15 @@ class Disturbance:
         self.memory = gpu_memory() if options.gpu_memory else []
 
     async def one(self, kind, draw):
+        """Disturbs one worker; returns what is wrong, or None. Raises Lost."""
         restarts = (await health(self.server)).get("restarts", 0)
         try:
             os.kill(draw.choice(self.server.workers()), SIGNALS[kind])
         except (IndexError, ProcessLookupError):
-            return f"{kind}: there is no worker"
+            raise Lost(f"{kind}: there is no worker") from None
         noticed_s = await wait_until(self.server, lambda now: now.get("status") != "ready" or now.get("restarts", 0) > restarts, NOTICED_S)
         if noticed_s is None:
-            return f"{kind}: not noticed within {NOTICED_S:.0f} s" + (": is the hook loaded?" if kind in HOOKED else "")
+            raise Lost(f"{kind}: not noticed within {NOTICED_S:.0f} s" + (": is the hook loaded?" if kind in HOOKED else ""))
         again = kind == "kill" and draw.randrange(4) == 0
         if again:  # one of those that take its place
             await asyncio.sleep(draw.uniform(0.0, 0.3))
@@ -238,7 +243,7 @@ class Disturbance:
         ready_s = await wait_until(self.server, lambda now: now.get("status") == "ready" and now.get("restarts", 0) > restarts,
                                    self.options.ready)
         if ready_s is None:
-            return f"{kind}: not ready again within {self.options.ready:.0f} s"
+            raise Lost(f"{kind}: not ready again within {self.options.ready:.0f} s")
         self.faults.append({"kind": "kill, kill" if again else kind, "noticed_s": round(noticed_s, 2), "ready_s": round(ready_s, 2)})
         if not again and ready_s > self.server.ready_s + self.options.recovery:
             return f"{kind}: ready again after {ready_s:.1f} s, {self.server.ready_s:.1f} + {self.options.recovery:g} are allowed"
@@ -250,11 +255,14 @@ class Disturbance:
         kinds = self.options.kinds.split(",")
         for number in range(self.options.faults):
             await asyncio.sleep(draw.uniform(*self.options.every))
-            wrong = await self.one(kinds[number % len(kinds)], draw)
-            self.wrong += [wrong] if wrong else []
-            self.server.drain_log()
-            if wrong and ("no worker" in wrong or "within" in wrong):
+            try:
+                wrong = await self.one(kinds[number % len(kinds)], draw)
+            except Lost as lost:
+                self.wrong.append(str(lost))
                 return
+            finally:
+                self.server.drain_log()
+            self.wrong += [wrong] if wrong else []
 
 
 async def orphan(server, options):
@@ -333,14 +341,13 @@ def arguments(given):
     parser.add_argument("--gpu-memory", action="store_true", help="the GPUs' memory must be what it was, after each fault and at the end")
     parser.add_argument("--ready", type=float, default=300.0, help="seconds until the server must be ready")
     result_file.add_options(parser)
-    at = given.index("--") if "--" in given else len(given)
-    options = parser.parse_args(given[:at])
+    options = parser.parse_args(given)
     kinds = options.kinds.split(",")
     if unknown := [kind for kind in kinds if kind not in SIGNALS]:
         parser.error(f"--kinds: no such kind: {', '.join(unknown)}")
     if options.faults and not options.hook and any(kind in HOOKED for kind in kinds):
         parser.error("illegal and hang need --hook: build worker_fault_cpu or worker_fault_cuda")
-    return options, given[at + 1:]
+    return options
 
 
 def hook_environment(options, flags):
@@ -352,7 +359,8 @@ def hook_environment(options, flags):
 
 
 def main():
-    options, flags = arguments(sys.argv[1:])
+    own, flags = result_file.own_and_flags(sys.argv[1:])
+    options = arguments(own)
     if options.faults:
         flags = [*flags, "--max-device-failures", "0"]  # those are counted here
     memory = gpu_memory() if options.gpu_memory else []
@@ -390,8 +398,7 @@ def main():
     found += [f"memory of a GPU is left: {more}"] if more else []
     for fault in found[:20]:
         print(f"FAILED: {fault}")
-    given = sys.argv[1:sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
-    result_file.write(options, result_file.command_of("tools/server_check.py", given, flags), [{**row, "faults": len(found)}])
+    result_file.write(options, result_file.command_of("tools/server_check.py", own, flags), [{**row, "faults": len(found)}])
     return 1 if found else 0
 
 

@@ -204,7 +204,8 @@ def serve_and_ask():
     finally:
         server.terminate()
         code = server.wait(30)
-    expect(str(code), "0", "koho serve after SIGTERM")
+    if code != 0:
+        raise Failure(f"koho serve ended with exit code {code} after SIGTERM")
     return ready
 
 
