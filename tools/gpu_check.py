@@ -277,7 +277,7 @@ def steps(found, out):
 class Checks:
     def __init__(self, out, found, deadline, device="cuda"):
         self.out, self.found, self.deadline, self.device = out, found, deadline, device
-        self.log = open(out / "log.txt", "w", encoding="utf-8", errors="replace")
+        self.log = open(out / "log.txt", "a", encoding="utf-8", errors="replace")  # after what earlier calls of this command ran
         self.rows = []
 
     def run(self, name, command, limit, env=None, kept=(), log=None, cwd=ROOT):
@@ -319,7 +319,7 @@ class Checks:
         if not rows:
             row["state"] = "failed (printed nothing to record)"
         path.write_text(json.dumps({"machine": self.found["gpu"], "driver": self.found["driver"], "commit": self.found["commit"],
-                                    "date": self.found["date"][:10], "command": row["command"], "rows": rows}) + "\n")
+                                    "date": self.found["date"][:10], "command": result_file.from_root(row["command"]), "rows": rows}) + "\n")
 
     def note(self, row):
         self.rows.append(row)
