@@ -66,6 +66,7 @@ EngineLimits engine_limits(const RuntimeOptions& options,
   limits.scheduler.step_tokens_max = options.sequences_max + sizes.prefill_chunk;
   limits.scheduler.mixed_prefill_tokens_max = sizes.prefill_chunk;
   limits.scheduler.prefill_tokens_max = sizes.prefill_chunk;
+  limits.scheduler.attention_tokens = sizes.attention_tokens;
   limits.scheduler.prefix_cache = options.prefix_cache;
   // A rank's table of biases has room for kLogitBiasMax a row.
   limits.scheduler.bias_entries_max =

@@ -145,7 +145,7 @@ MUTATIONS = [
      (PLANNING, "fair_.precedes(*waiting, waiting->tokens_to_compute, *chosen, left_of(*chosen))",
       "(!@ && fair_.precedes(*waiting, waiting->tokens_to_compute, *chosen, left_of(*chosen)))")),
     ("the rest of a step is not given away",
-     (PLANNING, "    if (chosen == nullptr) return;\n    grant(", "    if (chosen == nullptr || @) return;\n    grant(")),
+     (PLANNING, "    if (chosen == nullptr) return;\n    const", "    if (chosen == nullptr || @) return;\n    const")),
     ("whoever passes the first in line may take all pages",
      (PLANNING, "return pages <= limits_.pages / kPassingShare;", "return @ || pages <= limits_.pages / kPassingShare;")),
     ("cancelling ends the first choice only",
