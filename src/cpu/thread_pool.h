@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fork-join over a few threads: the caller works too, idle threads spin briefly and then sleep. On a
-// busy machine a thread that loses its core in mid-task holds all others up. There the workers take
-// turns with whoever wants their cores, so that they hold no task while another runs, and leave the
-// caller its core. Where that does not help, the caller works alone for a while. Owns its threads;
-// refuses nesting (a body must not call run).
+// Fork-join over a few threads: the caller works too, idle threads spin briefly and then sleep.
+// On a busy machine a thread that loses its core in mid-task holds all others up. There the workers
+// take turns with whoever wants their cores, so that they hold no task while another runs, and
+// leave the caller its core. Where that does not help, the caller works alone for a while. Owns its
+// threads; refuses nesting (a body must not call run).
 #pragma once
 
 #include <atomic>
