@@ -336,6 +336,8 @@ void print_text(const InspectOptions& options, const InspectedModel& inspected) 
   std::cout << inspected.name << "\n\nconfig\n";
   for (const auto& [key, value] : report["config"].items())
     std::cout << fmt::format("  {:<26} {}\n", key, value.dump());
+  print_tensors(inspected);
+  // Last what most look for: a terminal shows the end.
   std::cout << "\nsize\n"
             << fmt::format("  parameters                 {} ({})\n", count_text(counts.main),
                            counts.main)
@@ -356,7 +358,6 @@ void print_text(const InspectOptions& options, const InspectedModel& inspected) 
                              quantization_text(*inspected.linears));
   print_plan(report, options);
   print_fits(report, options);
-  print_tensors(inspected);
   for (const std::string& warning : inspected.warnings)
     std::cout << "\nwarning: " << warning << '\n';
 }
@@ -373,7 +374,7 @@ Status run_inspect(const InspectOptions& options) {
   }
   if (options.model.empty() && options.config.empty())
     return make_error(ErrorCode::invalid_argument,
-                      "nothing to inspect: give --model DIR or --config FILE");
+                      "nothing to inspect: give a model's directory, or --config FILE");
   KOHO_TRY_ASSIGN(const InspectedModel inspected, options.model.empty()
                                                       ? inspect_config(options)
                                                       : inspect_directory(options.model));
