@@ -104,6 +104,7 @@ void ThreadPool::judge(std::int64_t tasks,
                        std::int64_t begin) {
   if (own == 0) return;
   together_ns_ += end - begin;
+  own_ns_ += own_ns;
   alone_ns_ += static_cast<double>(own_ns) * static_cast<double>(tasks) / static_cast<double>(own);
   if (together_ns_ < kJudgedNs) return;
   const std::int64_t own_delay = caller_delay_.ns();
@@ -111,10 +112,13 @@ void ThreadPool::judge(std::int64_t tasks,
   const std::int64_t own_lost = own_delay - std::exchange(own_delay_ns_, own_delay);
   const std::int64_t lost =
       own_lost + workers_delay - std::exchange(worker_delay_ns_, workers_delay);
-  // What the caller would have needed alone says nothing of a time in which it lost its core.
-  const double gain =
-      own_lost > kLostNsMost ? kGainLeast : alone_ns_ / static_cast<double>(together_ns_);
+  // What the caller lost it would have lost alone, too. (Some of it may lie between the jobs.)
+  const auto own_busy = static_cast<double>(own_ns_);
+  const double not_counted = std::min(static_cast<double>(own_lost), own_busy / 2);
+  const double gain = alone_ns_ * (1.0 - not_counted / own_busy) /
+                      (static_cast<double>(together_ns_) - not_counted);
   together_ns_ = 0;
+  own_ns_ = 0;
   alone_ns_ = 0.0;
   const bool in_turns = in_turns_.load(std::memory_order_relaxed);
   const bool useless = gain < (in_turns ? kGainLeastInTurns : kGainLeast);

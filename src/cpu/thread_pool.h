@@ -82,8 +82,10 @@ class ThreadPool {
   Call call_ = nullptr;
   void* context_ = nullptr;
   std::int64_t tasks_ = 0;
-  // The caller's, in ns: how long the latest jobs took, and would have taken the caller alone.
+  // The caller's, in ns: how long the latest jobs took, its own tasks of them, and all would have
+  // taken the caller alone.
   std::int64_t together_ns_ = 0;
+  std::int64_t own_ns_ = 0;
   double alone_ns_ = 0.0;
   RunDelay caller_delay_;
   std::int64_t own_delay_ns_ = 0;     // of the caller before the time that is judged …
