@@ -49,8 +49,8 @@ RESULTS_WHOLE_SINCE = "2026-11-24"  # earlier files of bench/results have what t
 ATTENTION_CASES = {"attention_decode", "attention_prefill"}
 # What batch_check.py, gpu_check.py, true_widths.py and long_context.py in tools record.
 OTHER_ROWS = {"soak": ("requests", "seconds", "threads", "resident_growth_percent"),
-              "batch": ("requests", "answers", "faults", "seconds"), "load": ("bytes", "us", "gb_per_s"),
-              "all_reduce": ("us",), "server": ("tokens", "seconds", "faults"), "true_widths": ("chunk", "distance", "bound", "same_best_token"),
+              "batch": ("requests", "answers", "faults", "seconds"), "load": ("bytes", "us", "gb_per_s"), "ready": ("us",),
+              "all_reduce": ("us",), "executor": ("us",), "server": ("tokens", "seconds", "faults"), "true_widths": ("chunk", "distance", "bound", "same_best_token"),
               "long_context": ("context", "chunk", "cached_tokens", "prompt_seconds")}
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(work|farm|root)/")
 COMMENT_COLUMNS = 100  # clang-format leaves comments as they are written

@@ -319,7 +319,7 @@ class Checks:
         if not rows:
             row["state"] = "failed (printed nothing to record)"
         path.write_text(json.dumps({"machine": self.found["gpu"], "driver": self.found["driver"], "commit": self.found["commit"],
-                                    "date": self.found["date"][:10], "command": row["command"], "rows": rows}) + "\n")
+                                    "date": self.found["date"][:10], "command": result_file.from_root(row["command"]), "rows": rows}) + "\n")
 
     def note(self, row):
         self.rows.append(row)

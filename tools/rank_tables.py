@@ -70,6 +70,7 @@ def projection_rows(*records):
 FAULT_FILES = on_gpus("faults", *(f"{place}-faults" for place in PLACES))
 SERVER_FILES = on_gpus(*(f"{ranks}gpus-server-{clients}-{body}" for ranks in (2, 4, 8) for clients in (64, 256) for body in ("greedy", "sampled")))
 RANK_LOADING_FILES = on_gpus("rank8-loading", "rank4-loading", "2gpus-loading", "4gpus-loading", "8gpus-loading")
+STEP_FILES = on_gpus(*(f"{ranks}gpus-steps-{cut}" for ranks in (2, 4, 8) for cut in ("whole", "sliced")))
 TRUE_WIDTHS_FILES = on_gpus(*(f"true-widths-{place}" for place in PLACES))
 
 
@@ -82,7 +83,7 @@ def ranks_of(record):
 
 
 def fault_rows(*records):
-    return [[ranks_of(record), record.data["machine"], kind, f"{times['noticed_s']:.2f}", f"{times['ready_s']:.2f}", f"{row['first_start_s']:.2f}",
+    return [[ranks_of(record), gpu_of(record), kind, f"{times['noticed_s']:.2f}", f"{times['ready_s']:.2f}", f"{row['first_start_s']:.2f}",
              str(row["faults"])] for record in records for row in record.rows for kind, times in row["times"].items()]
 
 
@@ -98,6 +99,13 @@ def executor_rows(*records):
 def server_rows(*records):
     return [[ranks_of(record), record.data["machine"], str(row["concurrency"]), record.name.rpartition("-")[2], f"{row['tok_per_s']:,.0f}",
              f"{row['first_token_ms']:.0f}"] for record in records for row in record.rows]
+
+
+def gpu_step_rows(*records):
+    """A row for each step of ranks on GPUs of their own."""
+    return [[f"{record.data['ranks']} x {gpu_of(record)}", str(record.data["layers"]), record.data["experts"],
+             f"{size:,}" if op == "step_decode" else f"prompt of {size:,}", milliseconds(row["us"])]
+            for record in records for op in ("step_decode", "step_prefill") for size, row in sorted(steps_of(record, op).items())]
 
 
 def rank_loading_rows(*records):

@@ -12,6 +12,7 @@ import json
 import pathlib
 import re
 import shlex
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -121,11 +122,16 @@ def command_of(tool, arguments, flags=()):
     return shlex.join([tool, *program, *others, *(["--", *flags] if flags else [])])
 
 
+def from_root(command):
+    """A command as someone types it at the tree's root: no path of this machine."""
+    return command.replace(sys.executable, "python3").replace(f"{ROOT}/", "")
+
+
 def write(options, command, rows, **figures):
     """The file that add_options() asks for, if it does; `figures` are of the whole."""
     if options.json is None:
         return
     options.json.write_text(json.dumps({
         "machine": options.machine, "driver": nvidia_driver(), "commit": options.commit,
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), "command": command, **figures,
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), "command": from_root(command), **figures,
         "rows": rows}) + "\n")

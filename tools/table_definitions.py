@@ -220,6 +220,12 @@ def air_prompt_rows(record):
             for tokens, row in sorted(steps_of(record, "step_prefill").items())]
 
 
+def air_batch_rows(*records):
+    """Decode steps by sequences, a column for each record's context."""
+    steps = [steps_of(record) for record in records]
+    return [[str(batch), *(milliseconds(found[batch]["us"]) if batch in found else "" for found in steps)] for batch in sorted(steps[0])]
+
+
 def soak_rows(record):
     return [[f"{row['requests']:,}", f"{row['seconds']:.0f}", f"{row['left']:,}", f"{row['limited']:,}",
              f"{row['resident_mb'][0]} · {row['resident_mb'][-1]}", str(row["threads"]), str(row["unaccounted"])] for row in record.rows]
@@ -344,9 +350,11 @@ TABLES = {
                        "The floor is the time in which the card reads what the step reads"),
     "air-prefill": Table(((H200, "air-latency"), (SECOND_H200, "air-latency")), ("prompt", "ms", "share"), air_prefill_rows),
     "air-variants": Table(((H200, "air-latency"), (H200, "air-latency-e4m3"), (H200, "air-deterministic"), (H200, "air-long-bf16"),
-                           (H200, "air-long-fp8")), ("ms", "B = 1", "B = 16", "B = 64", "prompt of 8,192"), air_variant_rows),
+                           (H200, "air-long-fp8")), ("ms", "B = 1", "B = 16", "B = 64", "prompt of 8,192"), air_variant_rows,
+                          command="the model's timing steps of `tools/gpu_check.py`"),
     "short-prompts": Table((("h100", "short-prompts"),), ("", "before", "after", ""), before_after_rows, "µs; steps of GLM-4.5-Air's shape, 20 layers"),
     "air-prompts": Table(((H200, "air-prompts"),), ("tokens of the prompt", "ms", "tok/s"), air_prompt_rows),
+    "air-batches": Table(((H200, "air-prompts"), (H200, "air-small-batches")), ("sequences", "context of 584, ms", "of 1,060, ms"), air_batch_rows),
     "throughput": Table(((H200, "air-throughput"), (SECOND_H200, "air-throughput")),
                         ("commit", "requests at once", "prompt + answer", "generated tok/s", "first token p50, ms", "a token p50, ms",
                          "between tokens p99, ms"), throughput_rows),
@@ -361,13 +369,19 @@ TABLES = {
                         rank_tables.projection_rows,
                         "Of one rank alone, the wait for the slowest rank in it. A cell's step, then its links: *m* measured; *s* scaled by the "
                         "memories' nominal rates, 3.35 / 4.8 / 8 TB/s; *c* corrected: 184 all-reduces as measured among 4 H200s, with the "
-                        "bytes of so many ranks. A part of the links is in the step already", optional=rank_tables.RANK_FILES),
+                        "bytes of so many ranks. A part of the links is in the step already", optional=rank_tables.RANK_FILES,
+                        command="`tools/gpu_check.py --gpus 4 (and 8) --shared-gpu --only 'one rank of'`"),
     # Of ranks and their processes on GPUs: on a page once a file is there
     "faults": Table((), ("ranks", "GPU", "fault", "noticed after, s", "ready again, s later", "first start, s", "wrong answers"), rank_tables.fault_rows,
-                    "The most of all faults of a kind", optional=rank_tables.FAULT_FILES),
+                    "The most of all faults of a kind", optional=rank_tables.FAULT_FILES,
+                    command="`tools/gpu_check.py --only broken`, with `--gpus 2` for ranks"),
     "executors": Table((), ("GPU", "sequences", "a token, thread, ms", "process, ms", ""), rank_tables.executor_rows, optional=rank_tables.on_gpus("executors")),
-    "servers": Table((), ("GPUs", "", "requests at once", "sampling", "tok/s", "first token p50, ms"), rank_tables.server_rows, optional=rank_tables.SERVER_FILES),
-    "rank-loading": Table((), ("ranks", "GPU", "GB", "on the device, s", "ready, s"), rank_tables.rank_loading_rows, optional=rank_tables.RANK_LOADING_FILES),
+    "gpu-steps": Table((), ("GPUs", "layers", "experts", "sequences", "ms"), rank_tables.gpu_step_rows, "Links are in it", optional=rank_tables.STEP_FILES,
+                       command="`tools/gpu_check.py --gpus 2 --only steps`"),
+    "servers": Table((), ("GPUs", "", "requests at once", "sampling", "tok/s", "first token p50, ms"), rank_tables.server_rows, optional=rank_tables.SERVER_FILES,
+                     command="`tools/gpu_check.py --gpus 2 --only server`; prompts and answers of 256 tokens"),
+    "rank-loading": Table((), ("ranks", "GPU", "GB", "on the device, s", "ready, s"), rank_tables.rank_loading_rows, optional=rank_tables.RANK_LOADING_FILES,
+                          command="`tools/gpu_check.py --gpus 8 --shared-gpu --only loading`"),
     "rank-widths": Table((), ("ranks", "GPU", "experts", "tokens a step", "deterministic", "distance", "bound", "same best token"), rank_tables.rank_widths_rows,
                          optional=rank_tables.TRUE_WIDTHS_FILES),
     "soak": Table((("xeon", "soak"),), ("requests", "s", "clients that left", "at a limit", "resident MB, after 5 % and at the end", "threads", "left over"),

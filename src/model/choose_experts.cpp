@@ -12,14 +12,13 @@ namespace koho {
 namespace {
 
 /// Up to how many sequences a decode step is faster with sliced experts, the wait for the slowest
-/// rank counted. 8: the most that was measured (docs/performance.md). 4: from the layer alone, at
-/// 64 sequences 214 us and 211 on the average rank, whose slowest has 3 % more; at 128 238 and 233.
-/// tests/result_tables_test.py holds this beside the ranks' recorded steps.
+/// rank counted: the most that was measured (docs/performance.md). tests/result_tables_test.py
+/// holds this beside the ranks' recorded steps.
 struct SlicedUpTo {
   std::int64_t ranks;
   std::int64_t sequences;
 };
-constexpr std::array kSlicedUpTo{SlicedUpTo{.ranks = 4, .sequences = 64},
+constexpr std::array kSlicedUpTo{SlicedUpTo{.ranks = 4, .sequences = 256},
                                  SlicedUpTo{.ranks = 8, .sequences = 256}};
 
 /// Of the most ranks that are not more than `ranks`, or of the fewest.

@@ -35,8 +35,8 @@ TEST(ChooseExperts, SlicedWhereDecodeWasMeasuredAsFaster) {
   EXPECT_EQ(choice({.ranks = 8}, 1), kSliced);
   EXPECT_EQ(choice({.ranks = 8}, 256), kSliced);
   EXPECT_EQ(choice({.ranks = 8}, 257), kWhole);
-  EXPECT_EQ(choice({.ranks = 4}, 64), kSliced);
-  EXPECT_EQ(choice({.ranks = 4}, 65), kWhole);
+  EXPECT_EQ(choice({.ranks = 4}, 256), kSliced);
+  EXPECT_EQ(choice({.ranks = 4}, 257), kWhole);
   EXPECT_EQ(choice({.ranks = 2}, 64), kSliced);
 }
 

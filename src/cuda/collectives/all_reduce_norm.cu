@@ -253,15 +253,25 @@ __global__ void abort_group_kernel(const __grid_constant__ PeerGroup group) {
 // ---- launching
 
 /// Whether a message of `bytes` goes one-shot.
-bool choose_one_shot(const PeerGroup& group, AllReduceAlgorithm algorithm, std::int64_t bytes) {
+bool choose_one_shot(const PeerGroup& group,
+                     AllReduceAlgorithm algorithm,
+                     bool norm,
+                     std::int64_t bytes) {
   if (algorithm != AllReduceAlgorithm::automatic) return algorithm == AllReduceAlgorithm::one_shot;
-  // Two ranks send the same bytes either way, but two-shot sums each element once, not twice.
+  if (group.one_shot_bytes_max >= 0) return bytes <= group.one_shot_bytes_max;
+  // Two ranks send the same bytes either way, but two-shot sums each element once, not twice; a
+  // norm needs whole rows, which two-shot has to gather first: one-shot is faster with it at every
+  // size, without it up to 192 rows of 5,120 (2 H200s).
   // NOTE: for four ranks it is a prototype's crossover, for eight it follows from the bytes sent;
   // neither is measured with this kernel on as many GPUs.
-  const std::int64_t threshold = group.layout.ranks == 2   ? 2LL << 20
-                                 : group.layout.ranks == 4 ? 16 * 10'240
-                                                           : 8 * 10'240;
-  return bytes <= (group.one_shot_bytes_max >= 0 ? group.one_shot_bytes_max : threshold);
+  switch (group.layout.ranks) {
+    case 2:
+      return norm || bytes <= 2LL << 20;
+    case 4:
+      return bytes <= 16 * 10'240;
+    default:
+      return bytes <= 8 * 10'240;
+  }
 }
 
 template <int kRanks, bool kOneShot, bool kNorm, int kThreads, int kSteps>
@@ -354,7 +364,7 @@ cudaError_t launch_all_reduce(const AllReduce& reduce, cudaStream_t stream) {
   p.rows = (p.vectors + threads - 1) / threads;
   if (p.rows > INT32_MAX) return cudaErrorInvalidValue;
   return launch_ranks<false, kPlainThreads, 1>(
-      p, choose_one_shot(group, reduce.algorithm, 2 * reduce.elements), threads, stream);
+      p, choose_one_shot(group, reduce.algorithm, false, 2 * reduce.elements), threads, stream);
 }
 
 bool all_reduce_norm_supports(const RowOutputs& out, const AllReduceNorm& reduce) {
@@ -382,7 +392,8 @@ cudaError_t launch_all_reduce_norm(const RowOutputs& out,
   p.eps = reduce.eps;
   p.width = static_cast<int>(reduce.width);
   p.outputs = out;
-  const bool one_shot = choose_one_shot(group, reduce.algorithm, 2 * reduce.rows * reduce.width);
+  const bool one_shot =
+      choose_one_shot(group, reduce.algorithm, true, 2 * reduce.rows * reduce.width);
   return with_row_shape(reduce.width, true,
                         [&]<int kVector, int kSteps>(RowShape<kVector, kSteps>, unsigned block) {
                           // NOTE: a second step beyond the row's end adds zeros to its squares.
