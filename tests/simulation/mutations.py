@@ -213,6 +213,11 @@ MUTATIONS = [
      (WRITER, ".output_min = draw.min_tokens,", ".output_min = @ ? 0 : draw.min_tokens,")),
     ("an output that the ranks ended goes on",
      (DELIVERY, "== RowEnd::ended;", "== RowEnd::ended && !@;")),
+    ("a token comes with the logits of the step's first row",
+     (DELIVERY, "(found - result_.logits_rows.begin())", "(@ ? 0 : found - result_.logits_rows.begin())")),
+    ("a plan wants the logits of a row that did not ask",
+     (WRITER, "plan_.logits_wanted[logits_wanted_++] = static_cast<std::int32_t>(sample_);",
+      "plan_.logits_wanted[logits_wanted_++] = static_cast<std::int32_t>(@ && sample_ > 0 ? sample_ - 1 : sample_);")),
     ("the grammar begins before the reasoning has ended",
      (TOKEN_MASK, "reasoning_ = token != request_.reasoning_end;", "reasoning_ = !@ && token != request_.reasoning_end;")),
 ]
