@@ -42,6 +42,7 @@ const StepBatch* Scheduler::plan() {
   const std::uint64_t preempted = counters_.preempted;
   plan_decodes(batch);
   granted_ = 0;
+  counts_attention_ = limits_.attention_tokens > 0 && std::ssize(running_) + waiting_.size() > 1;
   prefill_share_ = ceil_div(std::max(prefill_budget(batch), 0), limits_.partitions);
   std::ranges::fill(prefilled_, 0);
   // A step that preempted admits nobody: the preempted sequence would only take its pages back.
@@ -176,7 +177,7 @@ Sequence* Scheduler::fairest_running(const StepBatch& batch) {
 }
 
 std::int32_t Scheduler::cost_of(const Sequence& sequence, std::int32_t tokens) const {
-  if (limits_.attention_tokens == 0) return tokens;
+  if (!counts_attention_) return tokens;
   const std::int64_t position = sequence.planned + sequence.granted;
   const std::int64_t cost =
       tokens * (limits_.attention_tokens + position) / limits_.attention_tokens;
@@ -184,7 +185,7 @@ std::int32_t Scheduler::cost_of(const Sequence& sequence, std::int32_t tokens) c
 }
 
 std::int32_t Scheduler::paid_by(const Sequence& sequence, std::int32_t budget) const {
-  if (limits_.attention_tokens == 0) return budget;
+  if (!counts_attention_) return budget;
   constexpr std::int64_t kLeast = 16;  // fewer would take a step nearly as long
   const std::int64_t position = sequence.planned + sequence.granted;
   const std::int64_t tokens =

@@ -208,6 +208,7 @@ class Scheduler {
   std::vector<std::int32_t> running_;      // indices, by arrival
   std::vector<std::int32_t> order_;        // of running_: as planning began; then of prefills
   std::vector<std::int32_t> batch_slots_;  // free ones
+  bool counts_attention_ = false;          // in this step: limits_.attention_tokens
   std::int32_t prefill_share_ = 0;         // prefill tokens of a partition in this step
   std::int32_t granted_ = 0;               // of the prefill budget, so far in this step
   std::vector<std::int32_t> prefilled_;    // of these, by partition

@@ -25,11 +25,14 @@ TEST(Scheduler, ChunksDeepInAPromptAreShorter) {
   limits.step_tokens_max = 200;
   limits.attention_tokens = 100;
   limits.prefill_tokens_max = 100;
+  limits.mixed_prefill_tokens_max = 100;
   Harness harness(limits);
+  harness.submit(4, 1900, 5000);  // decodes a token a step
+  harness.step();
   harness.submit(1900, 1);
   int position = 0;
   while (position < 1900) {
-    const int tokens = harness.step()->tokens;
+    const int tokens = harness.step()->tokens - 1;
     // A token at this position costs 1 + position / 100, and a step pays for 100: a quarter by
     // turn, the rest to the shortest. Each part has at least 16 tokens.
     const int fair = 10000 / (100 + position);
@@ -43,9 +46,24 @@ TEST(Scheduler, ChunksDeepInAPromptAreShorter) {
       EXPECT_TRUE(std::ranges::any_of(next->rows, [&](const auto& row) {
         return row.sequence == brief && row.samples;
       })) << position;
-      position += next->tokens - 4;
+      position += next->tokens - 1 - 4;
     }
   }
+  harness.drain();
+}
+
+/// Where nobody waits for them, they are as long as everywhere.
+TEST(Scheduler, ChunksOfAPromptAloneAreWhole) {
+  Limits limits = small_limits();
+  limits.pages = 1000;
+  limits.context_max = 2000;
+  limits.step_tokens_max = 200;
+  limits.attention_tokens = 100;
+  limits.prefill_tokens_max = 100;
+  Harness harness(limits);
+  harness.submit(1900, 1);
+  for (int position = 0; position < 1900; position += 100)
+    EXPECT_EQ(harness.step()->tokens, 100) << position;
   harness.drain();
 }
 
