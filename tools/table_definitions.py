@@ -373,7 +373,7 @@ TABLES = {
                         "bytes of so many ranks. A part of the links is in the step already", optional=rank_tables.RANK_FILES,
                         command="`tools/gpu_check.py --gpus 4 (and 8) --shared-gpu --only 'one rank of'`"),
     # Of ranks and their processes on GPUs: on a page once a file is there
-    "faults": Table((), ("ranks", "GPU", "fault", "noticed after, s", "ready again, s later", "first start, s", "wrong answers"), rank_tables.fault_rows,
+    "faults": Table((), ("ranks", "GPU", "fault", "noticed after, s", "ready again, s later", "wrong answers"), rank_tables.fault_rows,
                     "The most of all faults of a kind", optional=rank_tables.FAULT_FILES,
                     command="`tools/gpu_check.py --only broken`, with `--gpus 2` for ranks"),
     "executors": Table((), ("GPU", "sequences", "a token, thread, ms", "process, ms", ""), rank_tables.executor_rows, optional=rank_tables.on_gpus("executors")),
