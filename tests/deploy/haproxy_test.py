@@ -26,7 +26,7 @@ CONFIG = packages.ROOT / "deploy" / "haproxy" / "haproxy.cfg"
 MODEL = packages.ROOT / "models" / "tiny"
 CLIENTS = 8
 TOKENS = 48
-LONG_TOKENS = 400  # of a stream that goes on longer than HAProxy's checks need to see that a replica drains
+LONG_TOKENS = 1000  # of a stream that goes on longer than HAProxy's checks need to see that a replica drains
 CHECK_MS = 200  # between HAProxy's checks: sooner than in the file, so that the test is short
 PADDING = " " * 50_000  # makes a body larger than HAProxy's usual buffer
 
