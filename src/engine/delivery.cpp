@@ -129,7 +129,8 @@ void StepLoop::deliver(Live& live,
   event_.token = -1;
   event_.logprob = 0.0F;
   event_.top.clear();
-  event_.logits = {};  // frees them: they are large, and events are reused by other requests
+  // Frees them: they are large, and events are reused by other requests. (`= {}` would not.)
+  event_.logits = std::vector<float>();
   event_.text.clear();
   event_.stop_token = -1;
   event_.stop_string = -1;
