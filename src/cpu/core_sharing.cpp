@@ -8,6 +8,7 @@
 #include <chrono>
 #include <fcntl.h>
 #include <sched.h>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -36,8 +37,9 @@ void keep_off(int other, std::vector<int> cores) {
 }  // namespace
 
 std::int64_t RunDelay::ns() {
-  if (owner_ != std::this_thread::get_id()) {
-    owner_ = std::this_thread::get_id();
+  // Not its std::thread::id, which the next thread has once this one has ended.
+  if (const pid_t thread = ::gettid(); owner_ != thread) {
+    owner_ = thread;
     file_ = Descriptor(::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC));
   }
   // Nanoseconds on a core, nanoseconds of waiting for one, time slices.

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <cstdint>
-#include <thread>
+#include <sys/types.h>
 #include <vector>
 
 #include "base/descriptor.h"
@@ -19,7 +19,7 @@ class RunDelay {
 
  private:
   Descriptor file_;
-  std::thread::id owner_;
+  pid_t owner_ = 0;
 };
 
 /// The core that the calling thread is on; -1: unknown.

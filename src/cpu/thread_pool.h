@@ -17,7 +17,8 @@
 
 namespace koho {
 
-/// Threads: run() by one thread at a time. Nothing is allocated after the constructor.
+/// Threads: run() by one thread at a time. Nothing is allocated after the constructor while nobody
+/// else wants the cores.
 class ThreadPool {
  public:
   /// `threads` counts the caller: threads - 1 are started. Requires: threads >= 1.

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 #include <set>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -98,16 +99,32 @@ TEST(ThreadPool, RunsEveryTaskOnceWhereOthersWantItsCores) {
   EXPECT_EQ(allowed_cpus(), cores);  // the caller's are as before
 }
 
+TEST(CoreSharing, AThreadThatFollowsAnotherKnowsItsOwnLoss) {
+  if (!std::filesystem::exists("/proc/thread-self/schedstat")) GTEST_SKIP();
+  RunDelay delay;
+  for (int thread = 0; thread < 3; ++thread)  // often with the id of the one before
+    std::jthread([&] {
+      keep_thread_on(std::vector<int>{allowed_cpus().front()});
+      const BusyCores busy;
+      const auto end = std::chrono::steady_clock::now() + 60ms;
+      while (std::chrono::steady_clock::now() < end) continue;
+      EXPECT_GT(delay.ns(), 1'000'000) << thread;
+    }).join();
+}
+
 TEST(CoreSharing, AThreadKnowsWhatItLostAndKeepsOffACore) {
   const std::vector<int> cores = allowed_cpus();
   RunDelay delay;
   const std::int64_t before = delay.ns();
   if (before == 0 && !std::filesystem::exists("/proc/thread-self/schedstat")) GTEST_SKIP();
+  // One core, which the busy thread inherits: of several the system may leave one to this thread.
+  ASSERT_TRUE(keep_thread_on(std::span(cores).first(1)));
   {
     const BusyCores busy;
     const auto end = std::chrono::steady_clock::now() + 100ms;
     while (std::chrono::steady_clock::now() < end) continue;
   }
+  ASSERT_TRUE(keep_thread_on(cores));
   EXPECT_GT(delay.ns() - before, 10'000'000);
   CoreTurns turns;
   turns.take(cores.front());

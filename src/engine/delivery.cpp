@@ -37,7 +37,7 @@ StepLoop::CollectOutcome StepLoop::collect(std::int64_t timeout_us) {
     ++counts_.decode_steps;
     counts_.decode_rows += static_cast<std::uint64_t>(batch.decodes);
     counts_.decode_rows_max = std::max(counts_.decode_rows_max, batch.decodes);
-    latency_bound_.observe(batch.tokens - batch.decodes, now - waiting_since_us_);
+    latency_bound_.observe(batch.prefill_cost, now - waiting_since_us_);
     scheduler_.set_mixed_prefill_tokens(latency_bound_.prefill_tokens());
   }
   waiting_since_us_ = now;
@@ -129,7 +129,8 @@ void StepLoop::deliver(Live& live,
   event_.token = -1;
   event_.logprob = 0.0F;
   event_.top.clear();
-  event_.logits = {};  // frees them: they are large, and events are reused by other requests
+  // Frees them: they are large, and events are reused by other requests. (`= {}` would not.)
+  event_.logits = std::vector<float>();
   event_.text.clear();
   event_.stop_token = -1;
   event_.stop_string = -1;

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "grammar/constraint.h"
@@ -24,6 +25,19 @@ std::int32_t random_token(std::span<const std::uint32_t> mask, std::uint64_t& ra
   return -1;
 }
 
+bool is_beyond_a_step(const Error& error) {
+  return error.code == ErrorCode::resource_exhausted;
+}
+
+Error too_slow(double token_ms) {
+  return refused(kGrammarTooComplex,
+                 fmt::format("a token takes {:.1f} ms of processor time, mostly for repetitions "
+                             "with large bounds: give bounds only as minLength and maxLength, or "
+                             "at the end of a pattern that is alone, as in ^[a-z]{{1,200}}$, or "
+                             "leave them out",
+                             token_ms));
+}
+
 }  // namespace
 
 std::int64_t thread_us() {
@@ -36,9 +50,14 @@ Status check_speed(const CompiledGrammar& grammar, std::size_t words, const Gram
   constexpr int kTokens = 32;
   constexpr int kFew = 8;  // fewer slow steps say little
   const std::int64_t mean_us_max = limits.step_us_max / 5;
-  KOHO_TRY_ASSIGN(const std::unique_ptr<Matcher> matcher, grammar.start());
+  const double step_ms_max = static_cast<double>(limits.step_us_max) / 1000;
+  Result<std::unique_ptr<Matcher>> started = grammar.start();
+  if (!started.ok() && is_beyond_a_step(started.error())) return too_slow(step_ms_max);
+  KOHO_TRY_ASSIGN(const std::unique_ptr<Matcher> matcher, std::move(started));
   std::vector<std::uint32_t> mask(words);
-  KOHO_TRY(matcher->fill_mask(mask));
+  Status first = matcher->fill_mask(mask);
+  if (!first.ok() && is_beyond_a_step(first.error())) return too_slow(step_ms_max);
+  KOHO_TRY(std::move(first));
   std::uint64_t random = 1;
   const std::int64_t begin = thread_us();
   for (int i = 1; i <= kTokens; ++i) {
@@ -46,16 +65,11 @@ Status check_speed(const CompiledGrammar& grammar, std::size_t words, const Gram
     if (token < 0) break;
     Status status = matcher->accept(token);
     if (status.ok()) status = matcher->fill_mask(mask);
-    const bool beyond = !status.ok() && status.error().code == ErrorCode::resource_exhausted;
+    const bool beyond = !status.ok() && is_beyond_a_step(status.error());
     if (!status.ok() && !beyond) break;
     const std::int64_t spent = thread_us() - begin;
     if (beyond || (i >= kFew && spent > std::max(i, kTokens / 2) * mean_us_max))
-      return refused(kGrammarTooComplex,
-                     fmt::format("a token takes {:.1f} ms of processor time, mostly for "
-                                 "repetitions with large bounds: give bounds only as minLength and "
-                                 "maxLength, or at the end of a pattern that is alone, as in "
-                                 "^[a-z]{{1,200}}$, or leave them out",
-                                 static_cast<double>(spent) / i / 1000));
+      return too_slow(static_cast<double>(spent) / i / 1000);
   }
   return {};
 }

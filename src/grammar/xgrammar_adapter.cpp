@@ -473,13 +473,14 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
         source.lengths->whole ? vocabulary_->text_tokens : vocabulary_->string_tokens;
     compiled = count_lengths(std::move(compiled), std::move(*source.lengths), tokens);
   }
-  KOHO_TRY_ASSIGN(const std::unique_ptr<Matcher> matcher, compiled->start());
+  // Before its first mask is looked at here: one that takes too long is the client's fault.
   std::vector<std::uint32_t> mask(mask_words(vocabulary_->size));
+  KOHO_TRY(check_speed(*compiled, mask.size(), limits_));
+  KOHO_TRY_ASSIGN(const std::unique_ptr<Matcher> matcher, compiled->start());
   KOHO_TRY(matcher->fill_mask(mask));
   if (!matcher->can_end() &&
       std::ranges::all_of(mask, [](std::uint32_t word) { return word == 0; }))
     return refused(kUnsatisfiableSchema, "no text satisfies the constraint");
-  KOHO_TRY(check_speed(*compiled, mask.size(), limits_));
   return compiled;
 }
 

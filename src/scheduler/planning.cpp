@@ -24,6 +24,7 @@ void clear(StepBatch& batch, std::int64_t step) {
   batch.rows.clear();
   batch.decodes = 0;
   batch.tokens = 0;
+  batch.prefill_cost = 0;
   batch.samples = 0;
   batch.history_tokens = 0;
   batch.runs.clear();
@@ -47,6 +48,7 @@ const StepBatch* Scheduler::plan() {
   std::ranges::fill(prefilled_, 0);
   // A step that preempted admits nobody: the preempted sequence would only take its pages back.
   plan_prefills(batch, counters_.preempted == preempted);
+  batch.prefill_cost = granted_;
   if (batch.rows.empty()) {
     --step_;
     return nullptr;

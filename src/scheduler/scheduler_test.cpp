@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scheduler's decisions one by one. What holds over all histories: tests/simulation.
+#include <algorithm>
+#include <random>
+
 #include "tests/support/scheduler_harness.h"
 
 namespace koho {
@@ -32,10 +35,13 @@ TEST(Scheduler, ChunksDeepInAPromptAreShorter) {
   harness.submit(1900, 1);
   int position = 0;
   while (position < 1900) {
-    const int tokens = harness.step()->tokens - 1;
+    const StepBatch* batch = harness.step();
+    const int tokens = batch->tokens - 1;
     // A token at this position costs 1 + position / 100, and a step pays for 100: a quarter by
     // turn, the rest to the shortest. Each part has at least 16 tokens.
     const int fair = 10000 / (100 + position);
+    EXPECT_GE(batch->prefill_cost, position + tokens < 1900 ? 80 : tokens) << position;
+    EXPECT_LE(batch->prefill_cost, 100) << position;
     EXPECT_LE(tokens, fair + 2 * 16) << position;
     EXPECT_GE(tokens, std::min(std::max(fair / 2, 16), 1900 - position)) << position;
     position += tokens;
@@ -65,6 +71,39 @@ TEST(Scheduler, ChunksOfAPromptAloneAreWhole) {
   for (int position = 0; position < 1900; position += 100)
     EXPECT_EQ(harness.step()->tokens, 100) << position;
   harness.drain();
+}
+
+/// Of whatever budgets, partitions and turns: a step pays for all of its prefill, and all
+/// prompts come to their end.
+TEST(Scheduler, ChunksThatCountAttentionKeepWithinEveryBudget) {
+  std::minstd_rand random(1);
+  const auto in = [&](int low, int high) {
+    return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
+  };
+  for (int round = 0; round < 300; ++round) {
+    Limits limits = small_limits();
+    limits.partitions = in(1, 4);
+    limits.pages = 120;
+    limits.context_max = 120;
+    limits.step_tokens_max = limits.sequences_max + in(1, 64);
+    limits.mixed_prefill_tokens_max = in(1, limits.step_tokens_max);
+    limits.prefill_tokens_max = in(0, limits.step_tokens_max);
+    limits.attention_tokens = in(1, 40);
+    limits.turn_percent = in(1, 100);
+    Harness harness(limits);
+    for (int i = 0; i < 10; ++i)
+      harness.submit(in(1, 90), in(1, 10), 200 * i, in(0, 2), static_cast<std::uint64_t>(in(0, 2)));
+    int steps = 0;
+    while (const StepBatch* batch = harness.step()) {
+      ASSERT_LT(++steps, 2000) << round;
+      int most = limits.step_tokens_max - batch->decodes;
+      if (limits.prefill_tokens_max > 0) most = std::min(most, limits.prefill_tokens_max);
+      if (batch->decodes > 0) most = std::min(most, limits.mixed_prefill_tokens_max);
+      ASSERT_LE(batch->tokens - batch->decodes, batch->prefill_cost) << round;
+      ASSERT_LE(batch->prefill_cost, most) << round;
+    }
+    EXPECT_EQ(harness.scheduler.live(), 0);
+  }
 }
 
 TEST(Scheduler, BoundsPrefillBesideDecodes) {

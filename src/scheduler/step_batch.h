@@ -41,6 +41,8 @@ struct StepBatch {
   std::vector<StepRow> rows;  // rows of one token first
   std::int32_t decodes = 0;   // the number of these
   std::int32_t tokens = 0;
+  std::int32_t prefill_cost = 0;  // of the prefill budget: the tokens of prefill, or more where
+                                  // Limits::attention_tokens counts
   std::int32_t samples = 0;
   std::int32_t history_tokens = 0;  // of admitted sequences that want history
   std::vector<PageRun> runs;        // applied in order

@@ -389,17 +389,17 @@ void Worker::list_logits(std::span<const std::int32_t> wanted, InFlightStep& in_
 Status Worker::download_logits(InFlightStep& in_flight) {
   if (in_flight.logits_rows.empty()) return {};
   const std::int64_t row_bytes = 4 * limits_.vocabulary;
-  const std::int64_t bytes = length(std::span(in_flight.logits_rows)) * row_bytes;
-  if (in_flight.logits_copy.view().bytes() < bytes) {
-    KOHO_TRY_ASSIGN(in_flight.logits_copy, backend_->allocate_host(bytes));
+  std::vector<Tensor>& copies = in_flight.logits_copies;
+  // NOTE: none is freed for a larger one: that would wait for the GPU, which may be waiting for a
+  // rank that another thread of this process runs.
+  while (copies.size() < in_flight.logits_rows.size()) {
+    KOHO_TRY_ASSIGN(Tensor copy, backend_->allocate_host(row_bytes));
+    copies.push_back(std::move(copy));
   }
-  std::byte* target = in_flight.logits_copy.view().data;
-  for (const std::int32_t row : in_flight.logits_rows) {
+  for (std::size_t i = 0; i < in_flight.logits_rows.size(); ++i)
     KOHO_TRY(backend_->enqueue_download(
-        std::span<std::byte>(target, static_cast<std::size_t>(row_bytes)),
-        in_flight.logits.values.slice(0, row - in_flight.logits.first, 1)));
-    target += row_bytes;
-  }
+        std::span<std::byte>(copies[i].view().data, static_cast<std::size_t>(row_bytes)),
+        in_flight.logits.values.slice(0, in_flight.logits_rows[i] - in_flight.logits.first, 1)));
   return {};
 }
 
@@ -428,8 +428,11 @@ Status Worker::finish(StepOutput& output) {
   output.top_ids.clear();
   output.top_logprobs.clear();
   output.logits_rows = in_flight.logits_rows;
-  fetch(output.logits_values, in_flight.logits_copy, 0,
-        length(std::span(in_flight.logits_rows)) * limits_.vocabulary);
+  output.logits_values.clear();
+  for (std::size_t i = 0; i < in_flight.logits_rows.size(); ++i) {
+    const auto* row = reinterpret_cast<const float*>(in_flight.logits_copies[i].view().data);
+    output.logits_values.insert(output.logits_values.end(), row, row + limits_.vocabulary);
+  }
   if (!in_flight.samples) return {};
   const ResultLayout at = result_layout(in_flight.shape.logit_rows);
   fetch(output.ids, in_flight.results, at.ids, in_flight.rows);

@@ -73,7 +73,8 @@ struct StepOutput {
   std::vector<std::int32_t> logits_rows;  // of logits_wanted, those that this rank brings back
   std::vector<float> logits_values;       // [logits_rows, V]
   // [count, V] f32 on the device, until the next step: rows first_logits … of the R, which are all
-  // of them unless ranks cut the vocabulary.
+  // of them unless ranks cut the vocabulary. A step that replays a graph has that graph's rows:
+  // there may be more than R.
   ConstTensorView logits;
   std::int64_t first_logits = 0;
 };
@@ -165,7 +166,7 @@ class Worker {
   /// The host's buffers of a step in flight: its arrays and its results.
   struct InFlightStep {
     Tensor packed, masks, results;
-    Tensor logits_copy;  // [logits_rows, V] f32; grows as it is asked for
+    std::vector<Tensor> logits_copies;  // [V] f32 each: as many as one step was ever asked for
     std::vector<std::int32_t> logits_rows;
     std::unique_ptr<Event> done;
     StepShape shape;        // padded

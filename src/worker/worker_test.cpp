@@ -159,6 +159,48 @@ TEST(Worker, RefusesALongerHistoryThanItsContext) {
   EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument);
 }
 
+TEST(Worker, BringsBackTheLogitsOfTheRowsThatAreWanted) {
+  int waits = 0;
+  auto fixture = make_worker(waits);
+  ASSERT_TRUE(fixture.ok()) << fixture.error().message;
+  Worker& worker = (*fixture)->worker;
+  const std::array<std::int32_t, 2> ids{5, 6}, positions{0, 0}, contexts{1, 1}, slots{0, 1},
+      rows{0, 1};
+  const std::array<std::int64_t, 2> cache{0, kPageTokens};
+  const std::array<std::int32_t, 3> starts{0, 1, 2};
+  const std::array<std::int32_t, 4> pages{worker.page_table_index(0, 0), 0,
+                                          worker.page_table_index(1, 0), 1};
+  StepInput input;
+  input.token_ids = ids;
+  input.positions = positions;
+  input.slots = cache;
+  input.query_starts = starts;
+  input.context_lengths = contexts;
+  input.batch_slots = slots;
+  input.logit_rows = rows;
+  input.page_table_updates = pages;
+  StepOutput output;
+  // More and fewer rows in turn: what one step was given room for serves the next.
+  for (const std::vector<std::int32_t>& wanted :
+       {std::vector<std::int32_t>{1}, std::vector<std::int32_t>{0, 1}, std::vector<std::int32_t>{},
+        std::vector<std::int32_t>{0}}) {
+    input.logits_wanted = wanted;
+    ASSERT_TRUE(worker.step(input, output).ok());
+    const std::int64_t width = output.logits.size(1);
+    std::vector<float> all(static_cast<std::size_t>(2 * width));
+    ASSERT_TRUE(
+        worker.backend().download(std::as_writable_bytes(std::span(all)), output.logits).ok());
+    EXPECT_EQ(output.logits_rows, wanted);
+    std::vector<float> expected;
+    for (const std::int32_t row : wanted)
+      expected.insert(expected.end(), all.begin() + row * width, all.begin() + (row + 1) * width);
+    EXPECT_EQ(output.logits_values, expected);
+  }
+  const std::array<std::int32_t, 1> beyond{2};
+  input.logits_wanted = beyond;
+  EXPECT_FALSE(worker.step(input, output).ok());
+}
+
 /// Without them a GPU would send its rows to other places than the others read them from.
 TEST(Worker, DataParallelStepsMustNameTheTokensOfEveryRank) {
   int waits = 0;

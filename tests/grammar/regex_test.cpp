@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +18,8 @@
 #include "base/json_writer.h"
 #include "grammar/constraint.h"
 #include "grammar/grammar_compiler.h"
+#include "grammar/grammar_speed.h"
+#include "grammar/matcher.h"
 #include "grammar_accepts.h"
 #include "grammar_walk.h"
 #include "tests/support/thread_time.h"
@@ -141,6 +145,34 @@ TEST(Regex, AnAutomatonCostsNoLookAtEachToken) {
   EXPECT_LT(automaton * 10, rules);
 }
 
+/// A grammar whose first step passes its limit.
+class Endless final : public CompiledGrammar {
+ public:
+  Result<std::unique_ptr<Matcher>> start() const override {
+    return std::unique_ptr<Matcher>(std::make_unique<Steps>());
+  }
+  std::size_t bytes() const override { return 0; }
+
+ private:
+  class Steps final : public Matcher {
+   public:
+    Status accept(std::int32_t /*token*/) override { return {}; }
+    Status rollback(std::int32_t /*tokens*/) override { return {}; }
+    Status fill_mask(std::span<std::uint32_t> /*mask*/) override {
+      return make_error(ErrorCode::resource_exhausted, "it took more than its time");
+    }
+    bool can_end() const override { return false; }
+  };
+};
+
+/// It is the client's fault: to try again, as after any other resource_exhausted, does not help.
+TEST(Regex, AGrammarWhoseFirstTokenTakesLongIsRefused) {
+  const Status refused = check_speed(Endless(), 1, {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(refused.error().reason, kGrammarTooComplex);
+}
+
 /// 35 ms a token at 151,936 tokens slowed down every request of the batch.
 TEST(Regex, AGrammarThatTakesLongATokenIsRefused) {
   testing::TokenizerRecipe recipe;
@@ -153,10 +185,11 @@ TEST(Regex, AGrammarThatTakesLongATokenIsRefused) {
   limits.step_us_max = 1'000;  // this vocabulary is an eighth of a model's
   limits.compile_us_max = 10'000'000;
   GrammarCompiler compiler(*tokenizer, tokenizer->vocab_size(), limits);
-  const auto slow = compiler.compile(
-      Constraint::json_schema(R"({"type":"string","pattern":"^(.{1,255}|[0-9]+!)$"})"));
-  ASSERT_FALSE(slow.ok());
-  EXPECT_EQ(slow.error().message.substr(0, 34), "grammar_too_complex: a token takes");
+  const Constraint slow =
+      Constraint::json_schema(R"({"type":"string","pattern":"^(.{1,255}|[0-9]+!)$"})");
+  const auto refused = compiler.compile(slow);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().message.substr(0, 34), "grammar_too_complex: a token takes");
   const auto counted = compiler.compile(Constraint::regex("[a-z0-9]{1,400}"));
   EXPECT_TRUE(counted.ok()) << counted.error().message;
 }

@@ -57,6 +57,7 @@ EngineLimits World::draw_limits(Random& random, std::int32_t shrink) {
   s.live_max = std::max(limits.choices_max, limits.requests_max + random.in(0, 24));
   if (random.chance(200)) s.prefill_tokens_max = random.in(1, s.step_tokens_max);
   s.aging_steps = random.in(1, 300);
+  if (s.aging_steps % 8 == 0) s.attention_tokens = s.aging_steps;
   s.turn_percent = random.chance(200) ? 100 : random.in(1, 99);
   s.bias_entries_max = random.in(8, 40);
   s.prefix_cache = random.chance(900);

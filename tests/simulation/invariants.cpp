@@ -157,9 +157,11 @@ void Invariants::check_rows(const StepBatch& batch) {
   require(tokens == batch.tokens && samples == batch.samples, 11, "a step's totals are wrong");
   require(tokens <= limits_.step_tokens_max, 11, "{} tokens in a step", tokens);
   require(size_of(batch.rows) <= limits_.sequences_max, 11, "{} rows", batch.rows.size());
-  const std::int32_t prefill = tokens - batch.decodes;
+  const std::int32_t prefill = batch.prefill_cost;
+  require(prefill >= tokens - batch.decodes, 11, "{} tokens of prefill cost {}",
+          tokens - batch.decodes, prefill);
   require(batch.decodes == 0 || prefill <= limits_.mixed_prefill_tokens_max, 21,
-          "{} prefill tokens beside {} decodes", prefill, batch.decodes);
+          "prefill of {} beside {} decodes", prefill, batch.decodes);
   require(limits_.prefill_tokens_max == 0 || prefill <= limits_.prefill_tokens_max, 21,
           "prefill above its budget");
 }

@@ -146,6 +146,8 @@ MUTATIONS = [
       "(!@ && fair_.precedes(*waiting, waiting->tokens_to_compute, *chosen, left_of(*chosen)))")),
     ("the rest of a step is not given away",
      (PLANNING, "    if (chosen == nullptr) return;\n    const", "    if (chosen == nullptr || @) return;\n    const")),
+    ("the least tokens of a chunk cost more than the budget has",
+     (PLANNING, "std::min(cost_of(sequence, tokens), budget)", "std::min(cost_of(sequence, tokens), @ ? 1 << 30 : budget)")),
     ("whoever passes the first in line may take all pages",
      (PLANNING, "return pages <= limits_.pages / kPassingShare;", "return @ || pages <= limits_.pages / kPassingShare;")),
     ("cancelling ends the first choice only",

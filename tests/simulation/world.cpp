@@ -114,13 +114,13 @@ void World::launch() {
 }
 
 std::int64_t World::step_us(const StepBatch& batch) const {
-  return habits_.decode_us + habits_.prefill_us * (batch.tokens - batch.decodes);
+  return habits_.decode_us + habits_.prefill_us * batch.prefill_cost;
 }
 
 void World::check_gap(const StepBatch& batch) {
   if (!habits_.steady || batch.decodes == 0) return;
   // Steps with the least prefill are exempt from the bound.
-  if (batch.tokens - batch.decodes <= LatencyBound::kTokensLeast) return;
+  if (batch.prefill_cost <= LatencyBound::kTokensLeast) return;
   ++report_.bounded_steps;
   require(step_us(batch) <= limits_.inter_token_us_max, 31,
           "a step beyond the time between tokens");

@@ -260,8 +260,8 @@ bool choose_one_shot(const PeerGroup& group,
   if (algorithm != AllReduceAlgorithm::automatic) return algorithm == AllReduceAlgorithm::one_shot;
   if (group.one_shot_bytes_max >= 0) return bytes <= group.one_shot_bytes_max;
   // Two ranks send the same bytes either way, but two-shot sums each element once, not twice; a
-  // norm needs whole rows, which two-shot has to gather first: one-shot is faster with it at every
-  // size, without it up to 192 rows of 5,120 (2 H200s).
+  // norm needs whole rows, which two-shot has to gather first: one-shot with it is faster at every
+  // size but 256 and 512 rows of 5,120, where they are equal, and without it up to 192 (2 H200s).
   // NOTE: for four ranks it is a prototype's crossover, for eight it follows from the bytes sent;
   // neither is measured with this kernel on as many GPUs.
   switch (group.layout.ranks) {
