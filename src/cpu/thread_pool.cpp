@@ -14,7 +14,7 @@ constexpr std::uint64_t kEndMask = 0xFFFFFFFFU;
 // A pause is 40 to 140 cycles: some 50 us of spinning, about the gap between two operators of a
 // decode step; then the processor is given back.
 constexpr int kSpins = 2000;
-// The threads are judged over so much time of jobs, of which they may lose so much to others.
+// The threads are judged over so much time of jobs, of which two may lose so much to others.
 constexpr std::int64_t kJudgedNs = 20'000'000;
 constexpr std::int64_t kLostNsMost = kJudgedNs / 8;
 // How the threads go on changes after so many such times in a row.
@@ -122,7 +122,7 @@ void ThreadPool::judge(std::int64_t tasks,
   alone_ns_ = 0.0;
   const bool in_turns = in_turns_.load(std::memory_order_relaxed);
   const bool useless = gain < (in_turns ? kGainLeastInTurns : kGainLeast);
-  const bool contended = lost > kLostNsMost || gain < kGainLeast;
+  const bool contended = 2 * lost > threads_ * kLostNsMost || gain < kGainLeast;
   if (in_turns && own_lost > kLostNsMost) {
     // The caller takes the core of a worker, which will keep off it.
     leave_core();

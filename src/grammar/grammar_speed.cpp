@@ -49,7 +49,7 @@ std::int64_t thread_us() {
 Status check_speed(const CompiledGrammar& grammar, std::size_t words, const GrammarLimits& limits) {
   constexpr int kTokens = 32;
   constexpr int kFew = 8;  // fewer slow steps say little
-  const std::int64_t mean_us_max = limits.step_us_max / 5;
+  const std::int64_t mean_us_max = limits.step_us_max / 10;
   const double step_ms_max = static_cast<double>(limits.step_us_max) / 1000;
   Result<std::unique_ptr<Matcher>> started = grammar.start();
   if (!started.ok() && is_beyond_a_step(started.error())) return too_slow(step_ms_max);

@@ -212,12 +212,13 @@ class XgrammarMatcher final : public Matcher {
     spent_us_ += thread_us() - begin;
     ++steps_;
     // One step's limit holds for an odd step. A grammar whose every step takes long would slow
-    // down the requests beside it.
-    const std::int64_t allowed = 4 * step_us_max_ + steps_ * (step_us_max_ / 32);
+    // down the requests beside it; check_speed() lets through half of what a token, which is two
+    // steps, may take here.
+    const std::int64_t allowed = 4 * step_us_max_ + steps_ * (step_us_max_ / 10);
     if (status.ok() && spent_us_ > allowed)
       return make_error(ErrorCode::resource_exhausted,
-                        "the grammar takes {} ms of processor time a token",
-                        2 * spent_us_ / steps_ / 1000);
+                        "the grammar takes {:.1f} ms of processor time a token",
+                        2.0 * static_cast<double>(spent_us_) / static_cast<double>(steps_) / 1000);
     return status;
   }
 

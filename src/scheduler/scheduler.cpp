@@ -253,6 +253,7 @@ void Scheduler::register_pages(Sequence& sequence) {
     if (cached != own.page) {
       sequence.pages[i] = pool_.share(cached);
       pool_.release(own);
+      ++departures_;
       deduplicated_pages_.push_back({sequence.id, sequence.registered});
       ++counters_.deduplicated_pages;
     }

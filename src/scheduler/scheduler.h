@@ -230,8 +230,9 @@ class Scheduler {
   std::int32_t held_ = 0;
   std::int32_t bias_entries_ = 0;  // of running sequences
   std::int32_t mixed_prefill_tokens_;
-  /// Counts sequences that left or paused: before the next of them, an admission that failed for
-  /// want of pages is not tried again. (Matching a prompt anew each step would cost a hash a page.)
+  /// Counts what gives pages back, sequences that left or paused and pages found twice: before the
+  /// next of them, an admission that failed for want of pages is not tried again. (Matching a
+  /// prompt anew each step would cost a hash a page.)
   std::uint64_t departures_ = 1;
   bool line_has_turn_ = false;  // some of this step is given away by turn
   /// The first in line lacks pages, since `line_blocked_since_`.
