@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/host_cpus.h"
 
 namespace koho {
@@ -21,12 +22,6 @@ namespace {
 // another thread to take the core.
 constexpr std::int64_t kTurnNs = 1'000'000;
 constexpr std::int64_t kRestNs = 100'000;
-
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 /// Keeps the calling thread on those of `cores` that are not `other`, if there are any.
 void keep_off(int other, std::vector<int> cores) {
@@ -66,12 +61,12 @@ void CoreTurns::take(int other) {
   if (!std::exchange(active_, true)) {
     cores_ = allowed_cpus();
     kept_off_ = -1;
-  } else if (now_ns() - began_ns_ < kTurnNs) {
+  } else if (steady_ns() - began_ns_ < kTurnNs) {
     return;
   }
   if (other != kept_off_) keep_off(kept_off_ = other, cores_);
   std::this_thread::sleep_for(std::chrono::nanoseconds(kRestNs));
-  began_ns_ = now_ns();
+  began_ns_ = steady_ns();
 }
 
 void CoreTurns::end() {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace koho {
 namespace {
@@ -27,12 +28,6 @@ constexpr std::int64_t kAloneNsMin = 40'000'000;
 constexpr std::int64_t kAloneNsMax = 640'000'000;
 // A worker tells how much it lost every so many jobs.
 constexpr int kToldJobs = 64;
-
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 void pause() {
 #if defined(__x86_64__)
@@ -65,7 +60,7 @@ ThreadPool::~ThreadPool() {
 void ThreadPool::run_erased(std::int64_t tasks, Call call, void* context) {
   if (tasks == 0) return;
   KOHO_CHECK(tasks > 0 && static_cast<std::uint64_t>(tasks) <= kEndMask);
-  const std::int64_t begin = now_ns();
+  const std::int64_t begin = steady_ns();
   if (begin < alone_until_ns_) {
     for (std::int64_t task = 0; task < tasks; ++task) call(context, task, 0);
     return;
@@ -85,7 +80,7 @@ void ThreadPool::run_erased(std::int64_t tasks, Call call, void* context) {
   jobs_.notify_all();
   std::int64_t own = 0;
   while (take_one(0)) ++own;
-  const std::int64_t own_end = now_ns();
+  const std::int64_t own_end = steady_ns();
   int spins = 0;
   for (std::int64_t done = done_.load(std::memory_order_acquire); done != tasks;
        done = done_.load(std::memory_order_acquire)) {
@@ -94,7 +89,7 @@ void ThreadPool::run_erased(std::int64_t tasks, Call call, void* context) {
     else
       done_.wait(done, std::memory_order_acquire);
   }
-  judge(tasks, own, own_end - begin, spins == 0 ? own_end : now_ns(), begin);
+  judge(tasks, own, own_end - begin, spins == 0 ? own_end : steady_ns(), begin);
 }
 
 void ThreadPool::judge(std::int64_t tasks,

@@ -151,8 +151,8 @@ std::span<const std::byte> WorkerGroup::answer(std::int64_t rank, std::uint64_t 
       words(rank).result_bytes[step % Worker::kStepsInFlightMax].load(std::memory_order_relaxed),
       shared.size());
   // Answers with logits are large and rare: there is room for one once one has come.
-  const std::size_t words = ceil_div<std::size_t>(bytes, sizeof(std::uint64_t));
-  if (copy_.size() < words) copy_.resize(words);
+  const std::size_t needed = ceil_div<std::size_t>(bytes, sizeof(std::uint64_t));
+  if (copy_.size() < needed) copy_.resize(needed);
   std::memcpy(copy_.data(), shared.data(), bytes);
   return std::as_bytes(std::span(copy_)).first(bytes);
 }

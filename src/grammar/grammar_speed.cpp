@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <ctime>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "grammar/constraint.h"
 
 namespace koho {
@@ -40,13 +40,7 @@ Error too_slow(double token_ms) {
 
 }  // namespace
 
-std::int64_t thread_us() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return now.tv_sec * 1'000'000 + now.tv_nsec / 1000;
-}
-
-Status check_speed(const CompiledGrammar& grammar, std::size_t words, const GrammarLimits& limits) {
+Status try_out(const CompiledGrammar& grammar, std::size_t words, const GrammarLimits& limits) {
   constexpr int kTokens = 32;
   constexpr int kFew = 8;  // fewer slow steps say little
   const std::int64_t mean_us_max = limits.step_us_max / 10;
@@ -58,8 +52,11 @@ Status check_speed(const CompiledGrammar& grammar, std::size_t words, const Gram
   Status first = matcher->fill_mask(mask);
   if (!first.ok() && is_beyond_a_step(first.error())) return too_slow(step_ms_max);
   KOHO_TRY(std::move(first));
+  if (!matcher->can_end() &&
+      std::ranges::all_of(mask, [](std::uint32_t word) { return word == 0; }))
+    return refused(kUnsatisfiableSchema, "no text satisfies the constraint");
   std::uint64_t random = 1;
-  const std::int64_t begin = thread_us();
+  const std::int64_t begin = thread_ns();
   for (int i = 1; i <= kTokens; ++i) {
     const std::int32_t token = random_token(mask, random);
     if (token < 0) break;
@@ -67,7 +64,7 @@ Status check_speed(const CompiledGrammar& grammar, std::size_t words, const Gram
     if (status.ok()) status = matcher->fill_mask(mask);
     const bool beyond = !status.ok() && is_beyond_a_step(status.error());
     if (!status.ok() && !beyond) break;
-    const std::int64_t spent = thread_us() - begin;
+    const std::int64_t spent = (thread_ns() - begin) / 1000;
     if (beyond || (i >= kFew && spent > std::max(i, kTokens / 2) * mean_us_max))
       return too_slow(static_cast<double>(spent) / i / 1000);
   }

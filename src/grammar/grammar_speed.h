@@ -12,11 +12,9 @@
 
 namespace koho {
 
-/// Processor time of this thread.
-std::int64_t thread_us();
-
-/// Walks some tokens at random through the grammar, and refuses one whose tokens take long: a
-/// request learns that before its first token. `words`: of a mask. Errors: grammar_too_complex.
-Status check_speed(const CompiledGrammar& grammar, std::size_t words, const GrammarLimits& limits);
+/// Begins with the grammar and walks some tokens at random through it; refuses one that nothing
+/// satisfies, or whose tokens take long: a request learns that before its first token. `words`: of
+/// a mask. Errors: unsatisfiable_schema, grammar_too_complex.
+Status try_out(const CompiledGrammar& grammar, std::size_t words, const GrammarLimits& limits);
 
 }  // namespace koho

@@ -4,10 +4,26 @@
 // without $ref and anyOf that apply there.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "grammar/schema_tree.h"
 
 namespace koho {
+namespace {
+
+/// Whether all schemas of a place have the same bounds, or all none.
+struct Agreement {
+  std::optional<LengthBounds> bounds;  // of the first
+  bool holds = true;
+  bool first = true;
+
+  void add(std::optional<LengthBounds> own) {
+    if (std::exchange(first, false)) bounds = own;
+    holds = holds && bounds == own;
+  }
+};
+
+}  // namespace
 
 LengthBounds Schema::Tree::lengths_of(const Node& node) const {
   constexpr std::int64_t kMost = 1 << 30U;  // more characters than any answer has
@@ -141,24 +157,22 @@ bool Schema::Tree::listed_fit(const std::vector<int>& leaves, LengthBounds bound
 
 bool Schema::Tree::settle_text(const std::vector<int>& leaves, std::optional<LengthBounds>& text) {
   constexpr std::int32_t kInGrammarMax = 64;  // a state each
-  bool first = true;
-  bool same = true;
+  Agreement agreement;
   bool large = false;
   bool free = true;  // each leaf leaves its lengths open, or has bounds that are counted
   LengthBounds all;  // what satisfies the bounds of all leaves
   for (const int leaf : leaves) {
     if (leaf != kAnything && ((at(leaf).types & string_type) == 0 || lists(leaf))) continue;
     const std::optional<LengthBounds> own = leaf == kAnything ? std::nullopt : at(leaf).counted;
-    if (first) text = own;
-    same = same && text == own;
-    first = false;
+    agreement.add(own);
     free = free && (own || leaf == kAnything || pattern_of(at(leaf)).empty());
     if (!own) continue;
     large = large || std::max(own->least, own->most) > kInGrammarMax;
     all.least = std::max(all.least, own->least);
     if (own->most >= 0) all.most = all.most < 0 ? own->most : std::min(all.most, own->most);
   }
-  if (same && (!text || listed_fit(leaves, *text))) return true;
+  text = agreement.bounds;
+  if (agreement.holds && (!text || listed_fit(leaves, *text))) return true;
   if (large && free && (all.most < 0 || all.least <= all.most) && listed_fit(leaves, all)) {
     text = all;
     return true;
@@ -170,28 +184,23 @@ bool Schema::Tree::settle_text(const std::vector<int>& leaves, std::optional<Len
 
 bool Schema::Tree::settle_names(const std::vector<int>& leaves,
                                 std::optional<LengthBounds>& names) {
-  bool first = true;
-  bool same = true;
+  Agreement agreement;
   std::vector<int> schemas;  // of names: leaves of propertyNames
-  const auto add = [&](std::optional<LengthBounds> own) {
-    if (first) names = own;
-    same = same && names == own;
-    first = false;
-  };
   for (const int leaf : leaves) {
     if (leaf == kAnything) {
-      add(std::nullopt);
+      agreement.add(std::nullopt);
     } else if ((at(leaf).types & object_type) != 0 && at(leaf).names >= 0) {
       for (const int schema : leaves_of({at(leaf).names})) {
         if (schema != kAnything && (at(schema).types & string_type) == 0) continue;
         schemas.push_back(schema);
-        add(schema == kAnything ? std::nullopt : at(schema).counted);
+        agreement.add(schema == kAnything ? std::nullopt : at(schema).counted);
       }
     } else if ((at(leaf).types & object_type) != 0) {
-      add(at(leaf).counted_names);
+      agreement.add(at(leaf).counted_names);
     }
   }
-  if (same) return true;
+  names = agreement.bounds;
+  if (agreement.holds) return true;
   schemas.insert(schemas.end(), leaves.begin(), leaves.end());
   for (const int one : schemas)
     if (one != kAnything) {

@@ -11,6 +11,7 @@
 #include <xgrammar/xgrammar.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/json_writer.h"
 #include "grammar/counted_grammar.h"
 #include "grammar/grammar_speed.h"
@@ -207,12 +208,12 @@ class XgrammarMatcher final : public Matcher {
  private:
   template <typename Work>
   Status step(Work work) {
-    const std::int64_t begin = thread_us();
+    const std::int64_t begin = thread_ns();
     Status status = limited(std::move(work));
-    spent_us_ += thread_us() - begin;
+    spent_us_ += (thread_ns() - begin) / 1000;
     ++steps_;
     // One step's limit holds for an odd step. A grammar whose every step takes long would slow
-    // down the requests beside it; check_speed() lets through half of what a token, which is two
+    // down the requests beside it; try_out() lets through half of what a token, which is two
     // steps, may take here.
     const std::int64_t allowed = 4 * step_us_max_ + steps_ * (step_us_max_ / 10);
     if (status.ok() && spent_us_ > allowed)
@@ -474,14 +475,7 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
         source.lengths->whole ? vocabulary_->text_tokens : vocabulary_->string_tokens;
     compiled = count_lengths(std::move(compiled), std::move(*source.lengths), tokens);
   }
-  // Before its first mask is looked at here: one that takes too long is the client's fault.
-  std::vector<std::uint32_t> mask(mask_words(vocabulary_->size));
-  KOHO_TRY(check_speed(*compiled, mask.size(), limits_));
-  KOHO_TRY_ASSIGN(const std::unique_ptr<Matcher> matcher, compiled->start());
-  KOHO_TRY(matcher->fill_mask(mask));
-  if (!matcher->can_end() &&
-      std::ranges::all_of(mask, [](std::uint32_t word) { return word == 0; }))
-    return refused(kUnsatisfiableSchema, "no text satisfies the constraint");
+  KOHO_TRY(try_out(*compiled, mask_words(vocabulary_->size), limits_));
   return compiled;
 }
 

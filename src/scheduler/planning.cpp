@@ -178,12 +178,10 @@ Sequence* Scheduler::fairest_running(const StepBatch& batch) {
   return best;
 }
 
-std::int32_t Scheduler::cost_of(const Sequence& sequence, std::int32_t tokens) const {
+std::int64_t Scheduler::cost_of(const Sequence& sequence, std::int32_t tokens) const {
   if (!counts_attention_) return tokens;
   const std::int64_t position = sequence.planned + sequence.granted;
-  const std::int64_t cost =
-      tokens * (limits_.attention_tokens + position) / limits_.attention_tokens;
-  return static_cast<std::int32_t>(std::min<std::int64_t>(cost, 1 << 30));
+  return tokens * (limits_.attention_tokens + position) / limits_.attention_tokens;
 }
 
 std::int32_t Scheduler::paid_by(const Sequence& sequence, std::int32_t budget) const {
@@ -198,11 +196,11 @@ std::int32_t Scheduler::paid_by(const Sequence& sequence, std::int32_t budget) c
 std::int32_t Scheduler::grant(Sequence& sequence, std::int32_t tokens, std::int32_t budget) {
   // The few tokens that paid_by() gives whatever they cost take no more than its budget: what goes
   // by turn never takes the rest of the step.
-  const std::int32_t cost = std::max(tokens, std::min(cost_of(sequence, tokens), budget));
+  const auto cost = static_cast<std::int32_t>(
+      std::max<std::int64_t>(tokens, std::min<std::int64_t>(cost_of(sequence, tokens), budget)));
   sequence.granted += tokens;
-  granted_ = std::min(granted_ + cost, 1 << 30);
-  std::int32_t& prefilled = prefilled_[static_cast<std::size_t>(sequence.partition)];
-  prefilled = std::min(prefilled + cost, 1 << 30);
+  granted_ += cost;
+  prefilled_[static_cast<std::size_t>(sequence.partition)] += cost;
   return cost;
 }
 

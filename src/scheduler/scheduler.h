@@ -141,7 +141,7 @@ class Scheduler {
   /// Gives it `tokens` out of `budget`, and returns what they take of it.
   std::int32_t grant(Sequence& sequence, std::int32_t tokens, std::int32_t budget);
   /// What `tokens` more of the sequence take of a budget (Limits::attention_tokens).
-  std::int32_t cost_of(const Sequence& sequence, std::int32_t tokens) const;
+  std::int64_t cost_of(const Sequence& sequence, std::int32_t tokens) const;
   /// The tokens of the sequence that a budget pays for; at least a few, if any is left.
   std::int32_t paid_by(const Sequence& sequence, std::int32_t budget) const;
   /// Of the running prefills, the first by fair order that can be given more, or nullptr.

@@ -19,9 +19,8 @@ TEST(Scheduler, PrefillsInChunksOfTheBudget) {
   harness.drain();
 }
 
-/// Issue 30: a chunk of 512 tokens behind 100,000 took five seconds on a CPU, and short requests
-/// beside it waited for each.
-TEST(Scheduler, ChunksDeepInAPromptAreShorter) {
+/// A step pays for 100 tokens of prefill; a token at position 100 costs two.
+Limits limits_that_count_attention() {
   Limits limits = small_limits();
   limits.pages = 1000;
   limits.context_max = 2000;
@@ -29,7 +28,13 @@ TEST(Scheduler, ChunksDeepInAPromptAreShorter) {
   limits.attention_tokens = 100;
   limits.prefill_tokens_max = 100;
   limits.mixed_prefill_tokens_max = 100;
-  Harness harness(limits);
+  return limits;
+}
+
+/// Issue 30: a chunk of 512 tokens behind 100,000 took five seconds on a CPU, and short requests
+/// beside it waited for each.
+TEST(Scheduler, ChunksDeepInAPromptAreShorter) {
+  Harness harness(limits_that_count_attention());
   harness.submit(4, 1900, 5000);  // decodes a token a step
   harness.step();
   harness.submit(1900, 1);
@@ -60,13 +65,7 @@ TEST(Scheduler, ChunksDeepInAPromptAreShorter) {
 
 /// Where nobody waits for them, they are as long as everywhere.
 TEST(Scheduler, ChunksOfAPromptAloneAreWhole) {
-  Limits limits = small_limits();
-  limits.pages = 1000;
-  limits.context_max = 2000;
-  limits.step_tokens_max = 200;
-  limits.attention_tokens = 100;
-  limits.prefill_tokens_max = 100;
-  Harness harness(limits);
+  Harness harness(limits_that_count_attention());
   harness.submit(1900, 1);
   for (int position = 0; position < 1900; position += 100)
     EXPECT_EQ(harness.step()->tokens, 100) << position;

@@ -15,6 +15,7 @@
 #include "cpu/cpu_backend.h"
 #include "model/synthetic.h"
 #include "tests/support/forwarding_backend.h"
+#include "tests/support/step_arrays.h"
 
 namespace koho {
 namespace {
@@ -87,41 +88,29 @@ Result<std::unique_ptr<Fixture>> make_worker(
   return std::unique_ptr<Fixture>(new Fixture{std::move(weights), std::move(worker)});
 }
 
+const std::vector<std::int32_t> kFive{5}, kSix{6};
+const std::array<const std::vector<std::int32_t>*, 2> kFirstTokens{&kFive,
+                                                                   &kSix};  // of two prompts
+
 /// A step of the two batch slots' first token, greedy, with a presence penalty that outweighs every
 /// logit; the token counts begin with `resets` and `history`.
 Result<std::vector<std::int32_t>> penalized_step(Worker& worker,
                                                  std::span<const CountsReset> resets,
                                                  std::span<const std::int32_t> history) {
-  const std::array<std::int32_t, 2> ids{5, 6}, positions{0, 0}, contexts{1, 1}, slots{0, 1},
-      rows{0, 1};
-  const std::array<std::int64_t, 2> cache{0, kPageTokens};
-  const std::array<std::int32_t, 3> starts{0, 1, 2};
-  const std::array<std::int32_t, 4> pages{worker.page_table_index(0, 0), 0,
-                                          worker.page_table_index(1, 0), 1};
+  const testing::StepArrays arrays(worker, kFirstTokens);
   std::array<SamplingRow, 2> sampling{};
   for (std::size_t row = 0; row < sampling.size(); ++row) {
     sampling[row].counts_slot = static_cast<std::int32_t>(row);
     sampling[row].presence_penalty = 1e6F;
   }
   StepOutput output;
-  KOHO_TRY(worker.step({.token_ids = ids,
-                        .positions = positions,
-                        .slots = cache,
-                        .query_starts = starts,
-                        .context_lengths = contexts,
-                        .batch_slots = slots,
-                        .decodes = 2,
-                        .logit_rows = rows,
-                        .sample_batch_slots = slots,
-                        .sampling = sampling,
-                        .biases = {},
-                        .masks = {},
-                        .page_table_updates = pages,
-                        .output_record_updates = {},
-                        .page_copies = {},
-                        .counts_resets = resets,
-                        .history_tokens = history},
-                       output));
+  StepInput input = arrays.input();
+  input.decodes = 2;
+  input.sample_batch_slots = arrays.batch_slots;
+  input.sampling = sampling;
+  input.counts_resets = resets;
+  input.history_tokens = history;
+  KOHO_TRY(worker.step(input, output));
   return output.ids;
 }
 
@@ -164,21 +153,8 @@ TEST(Worker, BringsBackTheLogitsOfTheRowsThatAreWanted) {
   auto fixture = make_worker(waits);
   ASSERT_TRUE(fixture.ok()) << fixture.error().message;
   Worker& worker = (*fixture)->worker;
-  const std::array<std::int32_t, 2> ids{5, 6}, positions{0, 0}, contexts{1, 1}, slots{0, 1},
-      rows{0, 1};
-  const std::array<std::int64_t, 2> cache{0, kPageTokens};
-  const std::array<std::int32_t, 3> starts{0, 1, 2};
-  const std::array<std::int32_t, 4> pages{worker.page_table_index(0, 0), 0,
-                                          worker.page_table_index(1, 0), 1};
-  StepInput input;
-  input.token_ids = ids;
-  input.positions = positions;
-  input.slots = cache;
-  input.query_starts = starts;
-  input.context_lengths = contexts;
-  input.batch_slots = slots;
-  input.logit_rows = rows;
-  input.page_table_updates = pages;
+  const testing::StepArrays arrays(worker, kFirstTokens);
+  StepInput input = arrays.input();
   StepOutput output;
   // More and fewer rows in turn: what one step was given room for serves the next.
   for (const std::vector<std::int32_t>& wanted :
@@ -209,18 +185,8 @@ TEST(Worker, DataParallelStepsMustNameTheTokensOfEveryRank) {
       waits, {.rank = 1, .ranks = 2, .experts = {}, .attention = AttentionLayout::data_parallel},
       std::move(ranks[1]));
   ASSERT_TRUE(fixture.ok()) << fixture.error().message;
-  const std::array<std::int32_t, 1> ids{5}, positions{0}, contexts{1}, slots{0};
-  const std::array<std::int64_t, 1> cache{0};
-  const std::array<std::int32_t, 2> starts{0, 1};
-  const std::array<std::int32_t, 2> pages{(*fixture)->worker.page_table_index(0, 0), 0};
-  StepInput input;
-  input.token_ids = ids;
-  input.positions = positions;
-  input.slots = cache;
-  input.query_starts = starts;
-  input.context_lengths = contexts;
-  input.batch_slots = slots;
-  input.page_table_updates = pages;
+  const testing::StepArrays arrays((*fixture)->worker, std::span(kFirstTokens).first(1));
+  StepInput input = arrays.input();
   StepOutput output;
   for (const std::vector<std::int64_t>& wrong :
        {std::vector<std::int64_t>{}, std::vector<std::int64_t>{1}, std::vector<std::int64_t>{1, 0},

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of what something costs, beside other processes.
+// For tests of what something costs, beside other processes: processor time of this thread so far.
 #pragma once
 
-#include <ctime>
+#include "base/clock.h"
 
 namespace koho::testing {
 
-/// Processor time of this thread so far, in microseconds.
 inline double thread_us() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return 1e6 * static_cast<double>(now.tv_sec) + 1e-3 * static_cast<double>(now.tv_nsec);
+  return 1e-3 * static_cast<double>(thread_ns());
+}
+
+inline double thread_seconds() {
+  return 1e-9 * static_cast<double>(thread_ns());
 }
 
 }  // namespace koho::testing

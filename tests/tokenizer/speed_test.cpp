@@ -3,7 +3,6 @@
 // sanitizers. All are processor times of one thread, the best of several runs, so that a busy
 // machine passes.
 #include <algorithm>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -14,11 +13,14 @@
 #include <gtest/gtest.h>
 
 #include "base/printable.h"
+#include "tests/support/thread_time.h"
 #include "tests/tokenizer/tokenizer_json.h"
 #include "tokenizer/tokenizer.h"
 
 namespace koho {
 namespace {
+
+using koho::testing::thread_seconds;
 
 #ifndef NDEBUG
 constexpr bool kTimesCount = false;
@@ -32,12 +34,6 @@ constexpr int kRuns = kTimesCount ? 3 : 1;
 constexpr double kLoadSecondsMax = 2 * 0.5;
 constexpr double kEncodeMbPerSecondMin = 20 / 2.0;
 constexpr double kDoubleLengthRatioMax = 3;
-
-double thread_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 template <typename Run>
 double best_seconds(const Run& run) {

@@ -4,22 +4,14 @@
 // file.
 #include <algorithm>
 #include <cstdio>
-#include <ctime>
 #include <filesystem>
 #include <vector>
 
 #include "base/mapped_file.h"
+#include "tests/support/thread_time.h"
 #include "tokenizer/tokenizer.h"
 
-namespace {
-
-double thread_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-}  // namespace
+using koho::testing::thread_seconds;
 
 int main(int argc, char** argv) {
   if (argc != 3) {
