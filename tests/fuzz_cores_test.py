@@ -54,6 +54,14 @@ class FuzzCores(unittest.TestCase):
         self.assertLessEqual(max(runs) - min(runs), 9000)
         self.assertAlmostEqual(shares.totals["slow_fuzz"]["seconds"], 60 / (1 + 1 / 3 + 1 / 9), delta=2)
 
+    def test_a_very_slow_program_leaves_cores_to_others(self):
+        speeds = {"a_fuzz": 9000, "b_fuzz": 9000, "c_fuzz": 9000, "slow_fuzz": 1}
+        shares = fuzz_cores.Shares([self.program(name, speed) for name, speed in speeds.items()], {}, float("inf"), cores=8)
+        for name, speed in speeds.items():
+            shares.totals[name] = {"runs": speed, "seconds": 1.0, "edges": 1, "peak_rss_mb": 1, "found": [], "exit": 0}
+        taken = [shares.take(1).name for _ in range(8)]
+        self.assertEqual(taken.count("slow_fuzz"), 2)
+
     def test_the_goal_counts_earlier_nights(self):
         program = self.program("a_fuzz", 1000)
         answers = fuzz_cores.fuzz_on_cores([program], 2, 10, self.corpus, {"a_fuzz": 500}, goal=1400)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Runs the libFuzzer programs of a folder on several cores at once, in slices: each free core takes the program with the fewest runs
-so far, so that all come to about the same count whatever their speed. Writes what tools/nightly.py writes, and adds to it.
+so far, so that all come to about the same count whatever their speed; one that is far slower than all others has at most a quarter of the
+cores while another wants them. Writes what tools/nightly.py writes, and adds to it.
 
     tools/fuzz_cores.py --programs build/fuzz/fuzz --cores 16 --seconds 600 --corpus CORPUS --record fuzz.json
 
@@ -42,8 +43,9 @@ def fuzz(program, seconds, corpus, nice=0):
     for folder in (own, found):
         folder.mkdir(parents=True, exist_ok=True)
     seeds = ROOT / "fuzz/corpus" / target
+    # Entropic weighs inputs anew after each run: two thirds of the time of a target with many edges.
     command = [str(program), str(own), *([str(seeds)] if seeds.is_dir() else []), f"-max_total_time={max(1, int(seconds))}",
-               "-print_final_stats=1", "-rss_limit_mb=2048", "-timeout=25", f"-artifact_prefix={found}/"]
+               "-print_final_stats=1", "-entropic=0", "-rss_limit_mb=2048", "-timeout=25", f"-artifact_prefix={found}/"]
     if target in DICTIONARIES:
         command.append(f"-dict=fuzz/{DICTIONARIES[target]}")
     began = time.monotonic()
@@ -68,12 +70,14 @@ def add(total, one):
 class Shares:
     """Which program the next slice runs. Threads: any."""
 
-    def __init__(self, programs, runs, goal):
+    def __init__(self, programs, runs, goal, cores=1):
         self.lock = threading.Lock()
         self.programs = {program.name: program for program in programs}
         self.before = {name: runs.get(name, 0) for name in self.programs}
         self.totals = {name: {} for name in self.programs}
         self.running = dict.fromkeys(self.programs, 0.0)  # seconds of the slices that run
+        self.slices = dict.fromkeys(self.programs, 0)  # that run
+        self.slices_max = max(1, cores // 4)
         self.goal = goal
 
     def expected(self, name):
@@ -90,8 +94,9 @@ class Shares:
             wanted = [name for name in self.programs if self.open(name, self.expected(name))]
             if not wanted:
                 return None
-            name = min(wanted, key=self.expected)
+            name = min(wanted, key=lambda one: (max(0, self.slices[one] - self.slices_max + 1), self.expected(one)))
             self.running[name] += seconds
+            self.slices[name] += 1
             return self.programs[name]
 
     def done(self):
@@ -102,12 +107,13 @@ class Shares:
     def put(self, program, seconds, one):
         with self.lock:
             self.running[program.name] -= seconds
+            self.slices[program.name] -= 1
             self.totals[program.name] = add(self.totals[program.name], one)
 
 
 def fuzz_on_cores(programs, cores, seconds, corpus, runs, goal=float("inf"), nice=0):
     """One answer of fuzz() a target; `runs` says how many there were before. No target runs beyond `goal`."""
-    shares = Shares(programs, runs, goal)
+    shares = Shares(programs, runs, goal, cores)
     end = time.monotonic() + seconds
 
     def work():
