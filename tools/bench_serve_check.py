@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`koho bench serve` beside the real `vllm bench serve` on one server: the same requests by both in turn, medians compared.
+"""`koho bench serve` beside the real `vllm bench serve` on one server: the same requests by both in turn.
 
     tools/bench_serve_check.py --koho build/koho --rounds 5 -- --max-concurrency 6
     tools/bench_serve_check.py --koho build/koho --rounds 5 --prompt-len 300 --json clients.json -- --request-rate 4
 
 Flags behind -- go to both. The server has a core of its own, the clients another. vLLM's wheel comes from PyPI; of it run the
 benchmark (vllm.benchmarks) and what it uses (vllm.utils, vllm.logger), unchanged; torch and vLLM's engine, which it only
-imports, are stand-ins, and its tokenizer is transformers'. Exit code 1 if a figure of JUDGED differs by more than --within.
+imports, are stand-ins, and its tokenizer is transformers'. Of each figure the ratio of the two is taken in every round, whose
+requests differ; exit code 1 if the median of a figure's ratios (JUDGED) is further than --within from 1.
 """
 import argparse
 import importlib.abc
@@ -162,9 +163,9 @@ def main():
     parser.add_argument("--koho", type=lambda path: str(pathlib.Path(path).resolve()), default=str(ROOT / "build" / "koho"))
     parser.add_argument("--rounds", type=int, default=5, help="of both clients (%(default)s)")
     parser.add_argument("--num-prompts", type=int, default=40, help="of a run (%(default)s)")
-    parser.add_argument("--prompt-len", type=int, default=200, help="words, drawn within half and one and a half of it (%(default)s)")
+    parser.add_argument("--prompt-len", type=int, default=200, help="words, random within half and one and a half of it (%(default)s)")
     parser.add_argument("--output-len", type=int, default=80, help="tokens, likewise (%(default)s)")
-    parser.add_argument("--within", type=float, default=0.03, help="the largest difference of medians (%(default)s)")
+    parser.add_argument("--within", type=float, default=0.03, help="the largest difference (%(default)s)")
     parser.add_argument("--tools", type=pathlib.Path, default=ROOT / "build" / "vllm-bench", help="where vLLM's benchmark is kept (%(default)s)")
     result_file.add_options(parser)
     options = parser.parse_args(own)
@@ -176,7 +177,7 @@ def main():
                 print(f"{name}: koho {values['koho']}, vLLM {values['vllm']}")
             continue
         koho, theirs = (statistics.median(values[client]) for client in ("koho", "vllm"))
-        ratio = koho / theirs
+        ratio = statistics.median(one / other for one, other in zip(values["koho"], values["vllm"]))
         rows.append({"op": "serve_client", "form": name, "koho": koho, "vllm": theirs, "ratio": round(ratio, 4),
                      "all_koho": values["koho"], "all_vllm": values["vllm"]})
         if name in JUDGED and abs(ratio - 1) > options.within:
