@@ -46,7 +46,7 @@ def all_reduce_rows(lines):
         if '"part":"times"' not in line:
             continue
         told = json.loads(line)
-        forms = {"one-shot": "plain_one_us", "two-shot": "plain_two_us", "one-shot, with norm": "fused_one_us",
+        forms = {"one-shot": "plain_one_us", "two-shot": "plain_two_us", "one-shot, with norm": "fused_one_built_in_us",
                  "two-shot, with norm": "fused_two_us"}
         rows += [{"op": "all_reduce", "form": form, "shape": {"ranks": told["ranks"], "tokens": told["rows"], "hidden": told["width"]},
                   "us": told[member]} for form, member in forms.items()]
@@ -98,7 +98,7 @@ def collective_steps(step, ranks, failures):
     mine = f"*/{ranks.count}"
     yield step("ranks: communicators", [cuda / "communicator_test", f"--gtest_filter={mine}:-*RoundAfterRound*"], PIECE, failures, ranks.env,
                usual=30)
-    # Five collectives a round.
+    # Six collectives a round.
     yield step("ranks: communicators, 10^5 collectives", [cuda / "communicator_test", f"--gtest_filter=*RoundAfterRound{mine[1:]}"], PIECE,
                failures, {**ranks.env, "KOHO_TEST_ROUNDS": "20000"}, usual=60)
     yield step("ranks: communicators of processes, 300 rounds", [cuda / "communicator_process_test", f"--gtest_filter={mine}"], PIECE, failures,
