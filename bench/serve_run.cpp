@@ -161,7 +161,8 @@ Result<std::string> first_model(const bench::ClientSettings& client) {
                   bench::get(client.server, "/v1/models", client.fields));
   const Json json = Json::parse(answer.body, nullptr, false);
   if (answer.status != 200 || !json.is_object() || !json.contains("data") ||
-      !json["data"].is_array() || json["data"].empty() || !json["data"][0].contains("id"))
+      !json["data"].is_array() || json["data"].empty() || !json["data"][0].is_object() ||
+      !json["data"][0].contains("id") || !json["data"][0]["id"].is_string())
     return make_error(ErrorCode::unavailable, "GET /v1/models: HTTP {}: {}", answer.status,
                       answer.body.substr(0, 300));
   return json["data"][0]["id"].get<std::string>();

@@ -67,6 +67,8 @@ void check_accepted(const StepPlan& plan) {
     for (std::int32_t i = 0; i < row.bias_count; ++i)
       KOHO_CHECK_LT(plan.biases[static_cast<std::size_t>(row.bias_begin + i)].token, 64);
   }
+  for (const std::int32_t row : plan.logits_wanted)
+    KOHO_CHECK_LT(static_cast<std::size_t>(row), plan.logit_rows.size());
 }
 
 void run_one(const std::uint8_t* data, std::size_t size) {
@@ -75,20 +77,20 @@ void run_one(const std::uint8_t* data, std::size_t size) {
   std::span<std::byte> bytes = std::as_writable_bytes(std::span(words));
   std::memcpy(bytes.data(), data, size);
   std::size_t length = size;
-  if (repair && size >= 16) {
+  if (repair && size >= 17) {
     PlanCounts counts;
-    std::array<std::int32_t*, 10> fields{
-        &counts.tokens,    &counts.sequences,     &counts.decodes, &counts.samples,
-        &counts.runs,      &counts.run_pages,     &counts.copies,  &counts.biases,
-        &counts.histories, &counts.history_tokens};
+    std::array<std::int32_t*, 11> fields{
+        &counts.tokens,    &counts.sequences,      &counts.decodes,      &counts.samples,
+        &counts.runs,      &counts.run_pages,      &counts.copies,       &counts.biases,
+        &counts.histories, &counts.history_tokens, &counts.logits_wanted};
     for (std::size_t i = 0; i < fields.size(); ++i) *fields[i] = data[1 + i] % 8;
     length = plan_bytes(counts);
     words.resize(length / 8);
     bytes = std::as_writable_bytes(std::span(words));
     const Result<PlanWriter> plan = begin_plan(1, counts, false, bytes);
     KOHO_CHECK(plan.ok());
-    const std::size_t body = std::min(size - 11, length - sizeof(PlanHeader));
-    std::memcpy(bytes.data() + sizeof(PlanHeader), data + 11, body);
+    const std::size_t body = std::min(size - 12, length - sizeof(PlanHeader));
+    std::memcpy(bytes.data() + sizeof(PlanHeader), data + 12, body);
   }
   const Result<StepPlan> plan = read_plan(bytes.first(length), kBounds);
   if (plan.ok()) check_accepted(*plan);

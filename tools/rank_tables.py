@@ -83,8 +83,8 @@ def ranks_of(record):
 
 
 def fault_rows(*records):
-    return [[ranks_of(record), gpu_of(record), kind, f"{times['noticed_s']:.2f}", f"{times['ready_s']:.2f}", f"{row['first_start_s']:.2f}",
-             str(row["faults"])] for record in records for row in record.rows for kind, times in row["times"].items()]
+    return [[ranks_of(record), gpu_of(record), kind, f"{times['noticed_s']:.2f}", f"{times['ready_s']:.2f}", str(row["faults"])]
+            for record in records for row in record.rows for kind, times in row["times"].items()]
 
 
 def executor_rows(*records):

@@ -6,6 +6,7 @@ in bench/results: ("h200", "operators"); h200 is the card that most figures come
 a shared Intel Xeon. A cell of an operator is "µs · rate · share of the floor".
 """
 import dataclasses
+import itertools
 
 import rank_tables
 import speed_goals
@@ -216,14 +217,13 @@ def before_after_rows(record):
 
 
 def air_prompt_rows(record):
-    return [[f"{tokens:,}", milliseconds(row["us"]), f"{tokens / row['us'] * 1e3:.1f}k"]
-            for tokens, row in sorted(steps_of(record, "step_prefill").items())]
-
-
-def air_batch_rows(*records):
-    """Decode steps by sequences, a column for each record's context."""
-    steps = [steps_of(record) for record in records]
-    return [[str(batch), *(milliseconds(found[batch]["us"]) if batch in found else "" for found in steps)] for batch in sorted(steps[0])]
+    """Prompts by length, and beside them decode steps by sequences."""
+    prompts, decodes = (sorted(steps_of(record, op).items()) for op in ("step_prefill", "step_decode"))
+    rows = []
+    for prompt, decode in itertools.zip_longest(prompts, decodes):
+        left = [f"{prompt[0]:,}", milliseconds(prompt[1]["us"]), f"{prompt[0] / prompt[1]['us'] * 1e3:.1f}k"] if prompt else ["", "", ""]
+        rows.append(left + ([str(decode[0]), milliseconds(decode[1]["us"])] if decode else ["", ""]))
+    return rows
 
 
 def soak_rows(record):
@@ -308,6 +308,8 @@ def members(*names):
                              for record in records for row in record.rows]
 
 
+MODEL_STEPS = "the model's timing steps of `tools/gpu_check.py`"
+
 TABLES = {
     # The GEMMs' page: one table of all, or one for decode and one for prompts
     "gemm": Table(((H200, "operators"),), tokens_columns("weight, N x K", GEMM_TOKENS),
@@ -347,17 +349,16 @@ TABLES = {
                    ("card", "goals reached", "missed"), goal_rows,
                    command="the timing steps of `tools/gpu_check.py`"),
     "air-steps": Table(((H200, "air-latency"), (SECOND_H200, "air-latency")), ("ms (floor)", "B = 1", "B = 16", "B = 64"), air_step_rows,
-                       "The floor is the time in which the card reads what the step reads"),
-    "air-prefill": Table(((H200, "air-latency"), (SECOND_H200, "air-latency")), ("prompt", "ms", "share"), air_prefill_rows),
+                       "The floor is the time in which the card reads what the step reads", command=MODEL_STEPS),
+    "air-prefill": Table(((H200, "air-latency"), (SECOND_H200, "air-latency")), ("prompt", "ms", "share"), air_prefill_rows, command=MODEL_STEPS),
     "air-variants": Table(((H200, "air-latency"), (H200, "air-latency-e4m3"), (H200, "air-deterministic"), (H200, "air-long-bf16"),
                            (H200, "air-long-fp8")), ("ms", "B = 1", "B = 16", "B = 64", "prompt of 8,192"), air_variant_rows,
-                          command="the model's timing steps of `tools/gpu_check.py`"),
+                          command=MODEL_STEPS),
     "short-prompts": Table((("h100", "short-prompts"),), ("", "before", "after", ""), before_after_rows, "µs; steps of GLM-4.5-Air's shape, 20 layers"),
-    "air-prompts": Table(((H200, "air-prompts"),), ("tokens of the prompt", "ms", "tok/s"), air_prompt_rows),
-    "air-batches": Table(((H200, "air-prompts"), (H200, "air-small-batches")), ("sequences", "context of 584, ms", "of 1,060, ms"), air_batch_rows),
+    "air-prompts": Table(((H200, "air-prompts"),), ("tokens of the prompt", "ms", "tok/s", "sequences", "decode step, ms"), air_prompt_rows),
     "throughput": Table(((H200, "air-throughput"), (SECOND_H200, "air-throughput")),
                         ("commit", "requests at once", "prompt + answer", "generated tok/s", "first token p50, ms", "a token p50, ms",
-                         "between tokens p99, ms"), throughput_rows),
+                         "between tokens p99, ms"), throughput_rows, command=MODEL_STEPS),
     "loading": Table(((H200, "loading"), (SECOND_H200, "loading")), ("commit", "GB", "page cache", "s", "GB/s"), loading_rows),
     "batch": Table(((H200, "air-batch"), (SECOND_H200, "air-batch")),
                    ("commit", "requests", "right answers", "faults", "prompt tokens", "of them cached", "generated", "s"), batch_rows),
@@ -372,7 +373,7 @@ TABLES = {
                         "bytes of so many ranks. A part of the links is in the step already", optional=rank_tables.RANK_FILES,
                         command="`tools/gpu_check.py --gpus 4 (and 8) --shared-gpu --only 'one rank of'`"),
     # Of ranks and their processes on GPUs: on a page once a file is there
-    "faults": Table((), ("ranks", "GPU", "fault", "noticed after, s", "ready again, s later", "first start, s", "wrong answers"), rank_tables.fault_rows,
+    "faults": Table((), ("ranks", "GPU", "fault", "noticed after, s", "ready again, s later", "wrong answers"), rank_tables.fault_rows,
                     "The most of all faults of a kind", optional=rank_tables.FAULT_FILES,
                     command="`tools/gpu_check.py --only broken`, with `--gpus 2` for ranks"),
     "executors": Table((), ("GPU", "sequences", "a token, thread, ms", "process, ms", ""), rank_tables.executor_rows, optional=rank_tables.on_gpus("executors")),

@@ -86,6 +86,10 @@ typedef struct SamplingParams {
   const int64_t* stop_sequences;  // tokens that end the request in this order, one sequence behind
                                   // the other, each after its length (2..16); or NULL
   int32_t num_stop_sequences;
+  // Version 5:
+  int32_t logits_rows;  // of `logits`, 1 or more
+  float* logits;  // [logits_rows, KOHO_INFO_VOCAB_SIZE] of the caller, or NULL: the logits that
+                  // each token was sampled from, before bias, penalties, temperature and masks
 } SamplingParams;
 
 /// What init_engine_ex can choose beside init_engine's. struct_size must be sizeof(EngineOptions),
@@ -145,7 +149,8 @@ KOHO_API EngineHandle* init_engine_ex(const char* model_dir, const EngineOptions
 /// Returns the request's state, which the caller frees with free_request_state, or NULL.
 ///
 /// request_id is the caller's name for it, used in messages and by cancel_request; it need not be
-/// unique here. params may be NULL.
+/// unique here. params may be NULL. Row 0 of params->logits is the first token's when this returns;
+/// the call that delivers the i-th token writes row i % logits_rows. No other call writes there.
 /// Errors: invalid_argument (handle, tokens, n, params), resource_exhausted (max_batch + max_queue
 /// requests exist), cancelled, deadline_exceeded, device_error, unavailable.
 KOHO_API RequestState* prefill(EngineHandle* engine,
@@ -210,7 +215,8 @@ KOHO_API int32_t add_request(EngineHandle* engine,
 
 /// Takes up to `capacity` events of all added requests, each request's in order, and waits for the
 /// first one up to timeout_ms (0: not at all; negative: as long as a request is live). (Named so
-/// because `poll` is POSIX's.)
+/// because `poll` is POSIX's.) Of a request with params->logits at most logits_rows events, whose
+/// rows it writes as decode_step does.
 /// Returns the number of events; 0: none came in time, or no request is live. Errors:
 /// invalid_argument, unavailable (another thread polls this engine, or it is being freed).
 KOHO_API int32_t poll_requests(EngineHandle* engine,
@@ -284,7 +290,7 @@ typedef enum KohoInfo {
   KOHO_INFO_LOAD_US = 26  // how long init_engine took
 } KohoInfo;
 
-#define KOHO_ABI_VERSION 4
+#define KOHO_ABI_VERSION 5
 
 /// One number about the engine. All that was delivered or ended before this call is counted; it
 /// waits for the step under way, if there is one. Errors: invalid_argument (handle, info).

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engine: one model behind engine.so. Errors of the C interface become EngineError."""
 
+import array
 import collections
 import ctypes
 import dataclasses
@@ -86,6 +87,7 @@ class TokenEvent:
     status: int
     cached_tokens: int
     logprob: float
+    logits: array.array | None = None  # [vocabulary] floats that the token was sampled from, if params asked
 
 
 @dataclasses.dataclass
@@ -96,15 +98,23 @@ class Completion:
     finish_reason: str  # "stop", "length" or "cancelled"
     cached_tokens: int
     logprobs: list[float] | None
+    logits: list[array.array] | None = None  # [vocabulary] floats of each token, if params asked
 
 
 class State:
     """A request of the synchronous form: its next token is computed when step() asks for it."""
 
-    def __init__(self, engine: "Engine", handle: int):
+    def __init__(self, engine: "Engine", handle: int, logits=None):
         self._engine = engine
         self._handle = handle
+        self._logits = logits
         self.done = False
+
+    @property
+    def logits(self) -> array.array | None:
+        """[vocabulary] floats that the latest token was sampled from, before the first step() the first token; None
+        unless params asked for them."""
+        return None if self._logits is None else array.array("f", self._logits)
 
     def step(self) -> int:
         """The next token; `done` tells whether it was the last."""
@@ -146,6 +156,7 @@ class Engine(ApiRequests):
         self._routes: dict[int, collections.deque] = {}  # events of stream() and batch(), by request
         self._next_id = itertools.count(1 << 62)  # far from the ids that callers of add() choose
         self._events = (c.TokenEventStruct * 256)()
+        self._logits: dict[int, ctypes.Array] = {}  # where poll() finds them, by request
         known = {name for name, _ in c.EngineOptionsStruct._fields_[1:]} - {"num_devices"}
         if unknown := options.keys() - known:
             raise TypeError(f"no such option: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
@@ -195,16 +206,23 @@ class Engine(ApiRequests):
         """One number about the engine."""
         return self.check(self.library.get_engine_info(self.handle, int(which)))
 
+    def _struct(self, params: SamplingParams | None):
+        """The C struct of params and where their logits go, or None and None."""
+        if params is None:
+            return None, None
+        logits = (ctypes.c_float * self.info(Info.VOCAB_SIZE))() if params.logits else None
+        return params.struct(logits), logits
+
     # ---- the synchronous form
 
     def prefill(self, token_ids: Sequence[int], params: SamplingParams | None = None, request_id: int = 0) -> State:
         """Computes a prompt. Without params: as the model advises."""
+        struct, logits = self._struct(params)
         handle = self.library.prefill(self.handle, c_values.fit("request_id", request_id),
-                                      c_values.ids(token_ids), len(token_ids),
-                                      params.struct() if params else None)
+                                      c_values.ids(token_ids), len(token_ids), struct)
         if not handle:
             raise self.error()
-        return State(self, handle)
+        return State(self, handle, logits)
 
     def decode_batch(self, states: Sequence[State]) -> list[int]:
         """One step for all states together: their next tokens, -1 for those that had ended. If some requests fail, the
@@ -229,9 +247,13 @@ class Engine(ApiRequests):
 
     def add(self, request_id: int, token_ids: Sequence[int], params: SamplingParams | None = None) -> None:
         """Submits a request; its tokens come out of poll()."""
-        self.check(self.library.add_request(self.handle, c_values.fit("request_id", request_id),
-                                            c_values.ids(token_ids), len(token_ids),
-                                            params.struct() if params else None))
+        struct, logits = self._struct(params)
+        request_id = c_values.fit("request_id", request_id)
+        added = logits is not None and self._logits.setdefault(request_id, logits) is logits
+        status = self.library.add_request(self.handle, request_id, c_values.ids(token_ids), len(token_ids), struct)
+        if status < 0 and added:
+            del self._logits[request_id]
+        self.check(status)
 
     def cancel(self, request_id: int) -> None:
         """Cancels a request by its id."""
@@ -241,8 +263,15 @@ class Engine(ApiRequests):
         """Events of requests that add() submitted. Not beside stream() or batch(), which poll for themselves."""
         timeout_ms = c_values.fit("timeout_ms", timeout_ms, ctypes.c_int32)
         count = self.check(self.library.poll_requests(self.handle, self._events, len(self._events), timeout_ms))
-        return [TokenEvent(event.request_id, event.token, Finish(event.finish), event.status, event.cached_tokens,
-                           event.logprob) for event in self._events[:count]]
+        return [self._told(event) for event in self._events[:count]]
+
+    def _told(self, event: c.TokenEventStruct) -> TokenEvent:
+        # One event of a request with logits comes from each poll, as its memory has one row.
+        logits = self._logits.get(event.request_id)
+        if logits is not None and event.finish != Finish.NONE:
+            del self._logits[event.request_id]
+        return TokenEvent(event.request_id, event.token, Finish(event.finish), event.status, event.cached_tokens,
+                          event.logprob, array.array("f", logits) if logits is not None and event.token >= 0 else None)
 
     # ---- whole answers
 
@@ -266,7 +295,8 @@ class Engine(ApiRequests):
         each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
         if len(each) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts, {len(each)} params")
-        answers = [Completion([], "", 0, [] if one and one.logprobs else None) for one in each]
+        answers = [Completion([], "", 0, [] if one and one.logprobs else None, [] if one and one.logits else None)
+                   for one in each]
         places: dict[int, int] = {}
         for event in self._follow(list(zip(prompts, each)), places):
             answer = answers[places[event.request_id]]
@@ -274,6 +304,8 @@ class Engine(ApiRequests):
                 answer.token_ids.append(event.token)
                 if answer.logprobs is not None:
                     answer.logprobs.append(event.logprob)
+                if answer.logits is not None:
+                    answer.logits.append(event.logits)
             if event.finish != Finish.NONE:
                 answer.finish_reason = event.finish.name.lower()
                 answer.cached_tokens = event.cached_tokens

@@ -15,7 +15,7 @@ struct BuildInfo {
 
 const BuildInfo& build_info();
 
-/// "koho 0.1.0 (commit 0123456789ab, CUDA 13.0.88 for 90a-real 100a-real)", "(…, without CUDA)".
+/// "koho 0.1.0 (commit 0123456789ab, CUDA 13.0.88 for 90a-real 100f-real)", "(…, without CUDA)".
 std::string version_text();
 
 /// Members of a JSON object: "commit", "cuda" and "cuda_architectures", null without CUDA.

@@ -61,7 +61,7 @@ struct InspectOptions {
   std::string weights;
   std::int64_t gpus = 0;  // 0: 1, 2, 4 and 8
   std::int64_t context = 0;
-  std::string experts = "whole";
+  std::string experts = "auto";
   std::string attention = "tp";
   std::string kv_dtype = "bf16";
   std::vector<std::string> gpu_names;
@@ -171,18 +171,22 @@ Json plan_json(const InspectOptions& options, const InspectedModel& inspected) {
   if (options.gpus > 0) counts = {options.gpus};
   const std::int64_t context =
       options.context > 0 ? options.context : inspected.config.max_position_embeddings;
-  const ExpertLayout layout =
-      options.experts == "whole" ? ExpertLayout::expert_parallel : ExpertLayout::tensor_parallel;
   const AttentionLayout attention =
       options.attention == "dp" ? AttentionLayout::data_parallel : AttentionLayout::tensor_parallel;
   Json lines = Json::array();
   for (const Gpu& gpu : gpus) {
     for (const std::int64_t count : counts) {
       Json line{{"gpu", gpu.name}, {"gpus", count}, {"memory_gb", gpu.memory_gb}};
-      const Result<MemoryPlan> plan =
-          plan_memory(inspected.config, inspected.weights,
-                      {.ranks = count, .experts = layout, .attention = attention},
-                      options.kv_dtype == "bf16" ? DType::bf16 : DType::f8_e4m3);
+      const auto plan_of = [&](ExpertLayout layout) {
+        return plan_memory(inspected.config, inspected.weights,
+                           {.ranks = count, .experts = layout, .attention = attention},
+                           options.kv_dtype == "bf16" ? DType::bf16 : DType::f8_e4m3);
+      };
+      Result<MemoryPlan> plan =
+          plan_of(options.experts == "sliced" ? ExpertLayout::tensor_parallel
+                                              : ExpertLayout::expert_parallel);
+      // Both ways take the same memory where both are possible.
+      if (!plan.ok() && options.experts == "auto") plan = plan_of(ExpertLayout::tensor_parallel);
       if (!plan.ok()) {
         line["refused"] = plan.error().message;
         lines.push_back(line);
@@ -271,7 +275,8 @@ std::string serve_command(const InspectOptions& options,
                           const std::string& name,
                           std::int64_t gpus) {
   std::string command = "koho serve " + (options.model.empty() ? "DIR" : name);
-  if (gpus > 1) command += fmt::format(" --ranks {} --experts {}", gpus, options.experts);
+  if (gpus > 1) command += fmt::format(" --ranks {}", gpus);
+  if (gpus > 1 && options.experts != "auto") command += " --experts " + options.experts;
   if (options.attention != "tp") command += " --attention " + options.attention;
   if (options.kv_dtype != "bf16") command += " --kv-cache-dtype " + options.kv_dtype;
   return command;
@@ -331,6 +336,8 @@ void print_text(const InspectOptions& options, const InspectedModel& inspected) 
   std::cout << inspected.name << "\n\nconfig\n";
   for (const auto& [key, value] : report["config"].items())
     std::cout << fmt::format("  {:<26} {}\n", key, value.dump());
+  print_tensors(inspected);
+  // Last what most look for: a terminal shows the end.
   std::cout << "\nsize\n"
             << fmt::format("  parameters                 {} ({})\n", count_text(counts.main),
                            counts.main)
@@ -351,7 +358,6 @@ void print_text(const InspectOptions& options, const InspectedModel& inspected) 
                              quantization_text(*inspected.linears));
   print_plan(report, options);
   print_fits(report, options);
-  print_tensors(inspected);
   for (const std::string& warning : inspected.warnings)
     std::cout << "\nwarning: " << warning << '\n';
 }
@@ -368,7 +374,7 @@ Status run_inspect(const InspectOptions& options) {
   }
   if (options.model.empty() && options.config.empty())
     return make_error(ErrorCode::invalid_argument,
-                      "nothing to inspect: give --model DIR or --config FILE");
+                      "nothing to inspect: give a model's directory, or --config FILE");
   KOHO_TRY_ASSIGN(const InspectedModel inspected, options.model.empty()
                                                       ? inspect_config(options)
                                                       : inspect_directory(options.model));
@@ -422,8 +428,8 @@ Runner add_inspect(CommandLine& command) {
       ->check(between(1, 1 << 24));
   command
       .add_option("--experts", options->experts,
-                  "Experts over GPUs: whole (each GPU has some) or sliced (a slice of all)")
-      ->check(one_of({"whole", "sliced"}))
+                  "Experts over GPUs: whole (each GPU has some), sliced (a slice of all) or auto")
+      ->check(one_of({"auto", "whole", "sliced"}))
       ->capture_default_str();
   command
       .add_option("--attention", options->attention,

@@ -274,7 +274,7 @@ Result<ServeOptions> read_serve_options(const std::vector<std::string>& argument
   }
   if (options.model.empty())
     return make_error(ErrorCode::invalid_argument,
-                      "the model is missing: give its directory with --model DIR");
+                      "the model is missing: give its directory first, or with -m");
   KOHO_TRY_ASSIGN(options.directory, find_model(options.model, !options.random_weights));
   if (options.server.tls_cert.empty() && !options.server.tls_key.empty())
     return make_error(ErrorCode::invalid_argument, "--tls-key needs --tls-cert");

@@ -76,10 +76,10 @@ Result<std::span<T>> array(const char* name, T* data, std::int32_t count, std::i
   return std::span<T>(data, static_cast<std::size_t>(count));
 }
 
-Result<Request> request_of(const Instance::Call& call,
-                           const std::int64_t* token_ids,
-                           std::int32_t n,
-                           const SamplingParams* params) {
+Result<NewRequest> request_of(const Instance::Call& call,
+                              const std::int64_t* token_ids,
+                              std::int32_t n,
+                              const SamplingParams* params) {
   KOHO_TRY_ASSIGN(const std::span<const std::int64_t> prompt, array("token_ids", token_ids, n, 1));
   return make_request(call->runtime(), prompt, params);
 }
@@ -129,7 +129,7 @@ RequestState* prefill(EngineHandle* engine,
   std::uintptr_t handle = 0;
   guarded([&]() -> Status {
     KOHO_TRY_ASSIGN(const capi::Instance::Call call, capi::enter(engine));
-    KOHO_TRY_ASSIGN(koho::Request request, capi::request_of(call, token_ids, n, params));
+    KOHO_TRY_ASSIGN(capi::NewRequest request, capi::request_of(call, token_ids, n, params));
     KOHO_TRY_ASSIGN(handle, call->prefill(request_id, std::move(request)));
     return {};
   });
@@ -178,7 +178,7 @@ int32_t add_request(EngineHandle* engine,
                     const SamplingParams* params) {
   return guarded([&]() -> Status {
     KOHO_TRY_ASSIGN(const capi::Instance::Call call, capi::enter(engine));
-    KOHO_TRY_ASSIGN(koho::Request request, capi::request_of(call, token_ids, n, params));
+    KOHO_TRY_ASSIGN(capi::NewRequest request, capi::request_of(call, token_ids, n, params));
     return call->add(request_id, std::move(request));
   });
 }

@@ -124,7 +124,7 @@ EndpointCalls& Instance::endpoint_calls() {
   return *endpoint_calls_;
 }
 
-Result<std::uint32_t> Instance::open(std::int64_t id, bool added, Request request) {
+Result<std::uint32_t> Instance::open(std::int64_t id, bool added, NewRequest request) {
   const std::lock_guard lock(mutex_);
   if (free_slots_.empty())
     return make_error(ErrorCode::resource_exhausted,
@@ -133,6 +133,7 @@ Result<std::uint32_t> Instance::open(std::int64_t id, bool added, Request reques
   auto entry = std::make_shared<Entry>();
   entry->id = id;
   entry->added = added;
+  entry->logits = request.logits;
   std::function<void()> on_ready;
   if (added) {
     if (!added_.try_emplace(id, slot).second)
@@ -143,7 +144,7 @@ Result<std::uint32_t> Instance::open(std::int64_t id, bool added, Request reques
     if (added) added_.erase(id);
   });
   KOHO_TRY_ASSIGN(entry->stream,
-                  runtime_->engine().submit(std::move(request), std::move(on_ready)));
+                  runtime_->engine().submit(std::move(request.request), std::move(on_ready)));
   // The engine has the request: from here on nothing may fail.
   opened.done();
   free_slots_.pop_back();
@@ -193,14 +194,22 @@ Status Instance::await(Entry& entry) {
   }
 }
 
+void Instance::Entry::write_logits() const {
+  if (logits.data == nullptr) return;
+  const auto row = delivered % logits.rows * std::ssize(event.logits);
+  std::ranges::copy(event.logits, logits.data + row);
+}
+
 Step Instance::deliver(Entry& entry) {
+  entry.write_logits();
+  ++entry.delivered;
   entry.has_event = false;
   entry.ended = entry.event.finish != FinishReason::none;
   return {.token = entry.event.token, .last = entry.ended};
 }
 
-Result<std::uintptr_t> Instance::prefill(std::int64_t id, Request request) {
-  request.on_demand = true;
+Result<std::uintptr_t> Instance::prefill(std::int64_t id, NewRequest request) {
+  request.request.on_demand = true;
   KOHO_TRY_ASSIGN(const std::uint32_t slot, open(id, /*added=*/false, std::move(request)));
   Handle handle{.kind = HandleKind::request,
                 .engine = to_handle(handle_, HandleKind::engine)->engine,
@@ -214,6 +223,7 @@ Result<std::uintptr_t> Instance::prefill(std::int64_t id, Request request) {
   // No lock: nobody else knows the handle yet.
   Unless begun([&] { release_slot(slot); });
   KOHO_TRY(await(*entry));
+  entry->write_logits();
   begun.done();
   return to_number(handle);
 }
@@ -276,13 +286,24 @@ Status Instance::free_request(std::uintptr_t request) {
   return {};
 }
 
-Status Instance::add(std::int64_t id, Request request) {
+Status Instance::add(std::int64_t id, NewRequest request) {
   KOHO_TRY(open(id, /*added=*/true, std::move(request)));
   return {};
 }
 
-bool Instance::read(Entry& entry, std::span<TokenEvent> events, std::size_t& count) {
+Instance::Rest Instance::read(Entry& entry,
+                              std::span<TokenEvent> events,
+                              std::size_t& count) const {
+  if (std::exchange(entry.poll, polls_) != polls_) entry.first_of_poll = entry.delivered;
+  const auto tell = [&](const TokenEvent& event) {
+    events[count++] = event;
+    if (event.token < 0) return;
+    entry.write_logits();
+    ++entry.delivered;
+  };
   while (count < events.size()) {
+    if (entry.logits.data != nullptr && entry.delivered - entry.first_of_poll == entry.logits.rows)
+      return Rest::next_poll;
     TokenEvent told{.request_id = entry.id,
                     .token = -1,
                     .finish = KOHO_FINISH_NONE,
@@ -290,12 +311,12 @@ bool Instance::read(Entry& entry, std::span<TokenEvent> events, std::size_t& cou
                     .cached_tokens = 0,
                     .logprob = 0.0F};
     const OutputStream::Read read = entry.stream->poll(entry.event);
-    if (read == OutputStream::Read::nothing) return false;
+    if (read == OutputStream::Read::nothing) return Rest::nothing;
     if (read == OutputStream::Read::event) {
       told.token = entry.event.token;
       told.logprob = entry.event.logprob;
       if (entry.event.finish == FinishReason::none) {
-        events[count++] = told;
+        tell(told);
       } else {
         told.finish =
             entry.event.finish == FinishReason::stop ? KOHO_FINISH_STOP : KOHO_FINISH_LENGTH;
@@ -311,11 +332,11 @@ bool Instance::read(Entry& entry, std::span<TokenEvent> events, std::size_t& cou
       told.status = error_code_info(summary.error.code).c_status;
     }
     told.cached_tokens = static_cast<std::int32_t>(summary.usage.cached_tokens);
-    events[count++] = told;
+    tell(told);
     entry.ended = true;
-    return false;
+    return Rest::nothing;
   }
-  return true;
+  return Rest::more;
 }
 
 std::shared_ptr<Instance::Entry> Instance::added_at(std::uint32_t slot) const {
@@ -338,6 +359,8 @@ Result<std::int32_t> Instance::poll(std::span<TokenEvent> events, std::int32_t t
   } const leave{polled_};
   using Clock = std::chrono::steady_clock;
   const auto until = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  ++polls_;
+  std::vector<std::uint32_t> postponed;
   std::size_t count = 0;
   while (count < events.size()) {
     std::int64_t wait_us = 0;
@@ -349,9 +372,12 @@ Result<std::int32_t> Instance::poll(std::span<TokenEvent> events, std::int32_t t
     if (!slot) break;
     const std::shared_ptr<Entry> entry = added_at(*slot);
     if (!entry) continue;
-    if (read(*entry, events, count)) ready_.add(*slot);
+    const Rest rest = read(*entry, events, count);
+    if (rest == Rest::more) ready_.add(*slot);
+    if (rest == Rest::next_poll) postponed.push_back(*slot);
     if (entry->ended) release_slot(*slot);
   }
+  for (const std::uint32_t slot : postponed) ready_.add(slot);
   const std::lock_guard lock(mutex_);
   if (count == 0 && closing_)
     return make_error(ErrorCode::unavailable, "the engine is being freed");

@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "capi/endpoint_calls.h"
 #include "capi/handle.h"
+#include "capi/parameters.h"
 #include "capi/ready_list.h"
 #include "koho/engine.h"
 #include "runtime/runtime.h"
@@ -60,13 +61,13 @@ class Instance {
   void close();
 
   // The functions of koho/engine.h.
-  Result<std::uintptr_t> prefill(std::int64_t id, Request request);
+  Result<std::uintptr_t> prefill(std::int64_t id, NewRequest request);
   Result<Step> decode(std::uintptr_t request);
   Status decode_batch(std::span<RequestState* const> requests,
                       std::span<std::int64_t> tokens,
                       std::span<std::uint8_t> done);
   Status free_request(std::uintptr_t request);
-  Status add(std::int64_t id, Request request);
+  Status add(std::int64_t id, NewRequest request);
   Result<std::int32_t> poll(std::span<TokenEvent> events, std::int32_t timeout_ms);
   Status cancel(std::int64_t id);
   Result<std::int64_t> info(std::int32_t which);
@@ -88,6 +89,13 @@ class Instance {
     bool has_event = false;  // and it was not delivered
     bool ended = false;
     TokenEvent last{};  // of an added request: kept back until its end is known
+    LogitsBuffer logits;
+    std::int64_t delivered = 0;      // tokens
+    std::int64_t first_of_poll = 0;  // the first token that the latest poll delivers …
+    std::uint64_t poll = 0;          // … which has this number
+
+    /// Writes the logits of `event` where the next delivered token's belong.
+    void write_logits() const;
   };
   struct Slot {
     std::uint32_t generation = 0;
@@ -100,14 +108,16 @@ class Instance {
   Instance(std::unique_ptr<Runtime> runtime, std::string name);
 
   /// Submits and gives the request a slot; returns it.
-  Result<std::uint32_t> open(std::int64_t id, bool added, Request request);
+  Result<std::uint32_t> open(std::int64_t id, bool added, NewRequest request);
   void release_slot(std::uint32_t slot);
   Result<std::uint32_t> find(std::uintptr_t request) const;  // mutex_ is held
   Result<Use> use(std::uintptr_t request);
   static Status await(Entry& entry);
   static Step deliver(Entry& entry);
-  /// Appends an added request's events; false: there are no more for now.
-  static bool read(Entry& entry, std::span<TokenEvent> events, std::size_t& count);
+  enum class Rest : std::uint8_t { nothing, more, next_poll };
+  /// Appends an added request's events to those of poll number polls_. What is left: nothing for
+  /// now; more, for which there is no room in `events`, or in the caller's memory for logits.
+  Rest read(Entry& entry, std::span<TokenEvent> events, std::size_t& count) const;
   std::shared_ptr<Entry> added_at(std::uint32_t slot) const;
   bool any_added() const;
 
@@ -125,6 +135,7 @@ class Instance {
   std::unordered_map<std::int64_t, std::uint32_t> added_;  // live ones, by id
   ReadyList ready_;
   std::atomic<bool> polled_ = false;  // a poller is at work
+  std::uint64_t polls_ = 0;           // the poller's
 };
 
 }  // namespace koho::capi

@@ -44,8 +44,10 @@ Result<EngineOptions> current_version(const EngineOptions* given) {
 
 Result<SamplingParams> current_version(const SamplingParams* given) {
   constexpr std::size_t kVersion2 = offsetof(SamplingParams, stop_sequences);
-  static_assert(kVersion2 == 120 && sizeof(SamplingParams) == 136);
-  return current_version("SamplingParams", given, {kVersion2});
+  // Version 3 had padding where logits_rows is: whatever stands there, its `logits` is NULL.
+  constexpr std::size_t kVersion3 = offsetof(SamplingParams, logits);
+  static_assert(kVersion2 == 120 && kVersion3 == 136 && sizeof(SamplingParams) == 144);
+  return current_version("SamplingParams", given, {kVersion2, kVersion3});
 }
 
 Status check_not_negative(const char* name, std::int64_t value) {
@@ -192,9 +194,9 @@ Result<RuntimeOptions> runtime_options(const EngineOptions* given) {
   return runtime;
 }
 
-Result<Request> make_request(const Runtime& runtime,
-                             std::span<const std::int64_t> prompt,
-                             const SamplingParams* params) {
+Result<NewRequest> make_request(const Runtime& runtime,
+                                std::span<const std::int64_t> prompt,
+                                const SamplingParams* params) {
   SamplingParams current{};
   if (params != nullptr) {
     KOHO_TRY_ASSIGN(current, current_version(params));
@@ -213,7 +215,14 @@ Result<Request> make_request(const Runtime& runtime,
     request.prompt.push_back(id);
   }
   if (params != nullptr) KOHO_TRY(apply(current, request));
-  return request;
+  NewRequest made{.request = std::move(request), .logits = {}};
+  if (current.logits == nullptr) return made;
+  if (current.logits_rows < 1)
+    return make_error(ErrorCode::invalid_argument, "logits_rows must be 1 or more, found {}",
+                      current.logits_rows);
+  made.request.logits = true;
+  made.logits = {.data = current.logits, .rows = current.logits_rows};
+  return made;
 }
 
 }  // namespace koho::capi

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/check.h"
 
@@ -13,12 +14,19 @@ constexpr std::uint64_t kEndMask = 0xFFFFFFFFU;
 // A pause is 40 to 140 cycles: some 50 us of spinning, about the gap between two operators of a
 // decode step; then the processor is given back.
 constexpr int kSpins = 2000;
-// The threads' gain is judged over so much time of jobs …
-constexpr std::int64_t kJudgedNs = 10'000'000;
-// … and where it is less than this, the caller works alone for a while: twice as long each time.
+// The threads are judged over so much time of jobs, of which they may lose so much to others.
+constexpr std::int64_t kJudgedNs = 20'000'000;
+constexpr std::int64_t kLostNsMost = kJudgedNs / 8;
+// How the threads go on changes after so many such times in a row.
+constexpr int kDisagreeing = 2;
+// What several threads must gain over one, while they work together and while they take turns.
 constexpr double kGainLeast = 1.1;
-constexpr std::int64_t kAloneNsMin = 20'000'000;
+constexpr double kGainLeastInTurns = 1.0;
+// Else the caller works alone, twice as long each time.
+constexpr std::int64_t kAloneNsMin = 40'000'000;
 constexpr std::int64_t kAloneNsMax = 640'000'000;
+// A worker tells how much it lost every so many jobs.
+constexpr int kToldJobs = 64;
 
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -96,16 +104,43 @@ void ThreadPool::judge(std::int64_t tasks,
                        std::int64_t begin) {
   if (own == 0) return;
   together_ns_ += end - begin;
+  own_ns_ += own_ns;
   alone_ns_ += static_cast<double>(own_ns) * static_cast<double>(tasks) / static_cast<double>(own);
   if (together_ns_ < kJudgedNs) return;
-  if (alone_ns_ < kGainLeast * static_cast<double>(together_ns_)) {
+  const std::int64_t own_delay = caller_delay_.ns();
+  const std::int64_t workers_delay = workers_delay_ns_.load(std::memory_order_relaxed);
+  const std::int64_t own_lost = own_delay - std::exchange(own_delay_ns_, own_delay);
+  const std::int64_t lost =
+      own_lost + workers_delay - std::exchange(worker_delay_ns_, workers_delay);
+  // What the caller lost it would have lost alone, too. (Some of it may lie between the jobs.)
+  const auto own_busy = static_cast<double>(own_ns_);
+  const double not_counted = std::min(static_cast<double>(own_lost), own_busy / 2);
+  const double gain = alone_ns_ * (1.0 - not_counted / own_busy) /
+                      (static_cast<double>(together_ns_) - not_counted);
+  together_ns_ = 0;
+  own_ns_ = 0;
+  alone_ns_ = 0.0;
+  const bool in_turns = in_turns_.load(std::memory_order_relaxed);
+  const bool useless = gain < (in_turns ? kGainLeastInTurns : kGainLeast);
+  const bool contended = lost > kLostNsMost || gain < kGainLeast;
+  if (in_turns && own_lost > kLostNsMost) {
+    // The caller takes the core of a worker, which will keep off it.
+    leave_core();
+  }
+  caller_core_.store(current_core(), std::memory_order_relaxed);
+  // Together while nothing speaks against it, in turns while something does, alone where they are
+  // in vain, too; each after some time that agrees, as anything may come between once.
+  const bool goes_on = in_turns ? contended && !useless : !contended;
+  disagreeing_ = goes_on ? 0 : disagreeing_ + 1;
+  if (in_turns && goes_on) alone_for_ns_ = 0;
+  if (disagreeing_ < kDisagreeing) return;
+  disagreeing_ = 0;
+  if (in_turns && useless) {
     alone_for_ns_ = std::clamp(2 * alone_for_ns_, kAloneNsMin, kAloneNsMax);
     alone_until_ns_ = end + alone_for_ns_;
   } else {
-    alone_for_ns_ = 0;
+    in_turns_.store(!in_turns, std::memory_order_relaxed);
   }
-  together_ns_ = 0;
-  alone_ns_ = 0.0;
 }
 
 bool ThreadPool::take_from(Share& share, bool own, std::int64_t& task) {
@@ -138,14 +173,29 @@ bool ThreadPool::take_one(int worker) {
 
 void ThreadPool::work(int worker) {
   int spins = 0;
+  int jobs_done = 0;
+  RunDelay delay;
+  std::int64_t told_ns = 0;  // of the delay, but for what comes when a new job wakes the worker up
+  const auto tell = [&] {
+    const std::int64_t now = delay.ns();
+    workers_delay_ns_.fetch_add(now - std::exchange(told_ns, now), std::memory_order_relaxed);
+  };
+  CoreTurns turns;
   while (!stopping_.load(std::memory_order_relaxed)) {
+    if (in_turns_.load(std::memory_order_relaxed))
+      turns.take(caller_core_.load(std::memory_order_relaxed));
+    else
+      turns.end();
     const std::uint32_t jobs = jobs_.load(std::memory_order_acquire);
     if (take_one(worker)) {
       spins = 0;
     } else if (++spins < kSpins) {
+      if (spins == 1 && ++jobs_done % kToldJobs == 0) tell();
       pause();
     } else {
+      tell();
       jobs_.wait(jobs, std::memory_order_acquire);
+      told_ns = delay.ns();
       spins = 0;
     }
   }

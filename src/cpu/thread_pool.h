@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fork-join over a few threads: the caller works too, idle threads spin briefly and then sleep.
-// Where a busy machine takes threads away in mid-task, so that several are no faster than one, the
-// caller works alone for a while and then tries again. Owns its threads; refuses nesting (a body
-// must not call run).
+// On a busy machine a thread that loses its core in mid-task holds all others up. There the workers
+// take turns with whoever wants their cores, so that they hold no task while another runs, and
+// leave the caller its core. Where that does not help, the caller works alone for a while. Owns its
+// threads; refuses nesting (a body must not call run).
 #pragma once
 
 #include <atomic>
@@ -11,6 +12,8 @@
 #include <thread>
 #include <type_traits>
 #include <vector>
+
+#include "cpu/core_sharing.h"
 
 namespace koho {
 
@@ -58,7 +61,7 @@ class ThreadPool {
 
   void run_erased(std::int64_t tasks, Call call, void* context);
   /// Adds a job to what is known of the threads' gain: the caller had `own` of its tasks, which
-  /// took `own_ns`. Decides now and then whether the caller goes on alone.
+  /// took `own_ns`. Decides now and then how the threads go on.
   void judge(std::int64_t tasks,
              std::int64_t own,
              std::int64_t own_ns,
@@ -79,11 +82,21 @@ class ThreadPool {
   Call call_ = nullptr;
   void* context_ = nullptr;
   std::int64_t tasks_ = 0;
-  // The caller's, in ns: how long the latest jobs took, and would have taken the caller alone.
+  // The caller's, in ns: how long the latest jobs took, its own tasks of them, and all would have
+  // taken the caller alone.
   std::int64_t together_ns_ = 0;
+  std::int64_t own_ns_ = 0;
   double alone_ns_ = 0.0;
+  RunDelay caller_delay_;
+  std::int64_t own_delay_ns_ = 0;     // of the caller before the time that is judged …
+  std::int64_t worker_delay_ns_ = 0;  // … and of the workers
+  int disagreeing_ = 0;               // times in a row that spoke for another way to go on
   std::int64_t alone_until_ns_ = 0;
-  std::int64_t alone_for_ns_ = 0;  // the latest time alone; 0: the threads were worth it since
+  std::int64_t alone_for_ns_ = 0;  // the latest time alone; 0: taking turns was worth it since
+  // How the workers work, and what they tell.
+  std::atomic<bool> in_turns_{false};
+  std::atomic<int> caller_core_{-1};
+  std::atomic<std::int64_t> workers_delay_ns_{0};
   std::vector<std::thread> workers_;
 };
 

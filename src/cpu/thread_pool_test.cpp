@@ -4,11 +4,14 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <set>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "base/host_cpus.h"
 
 namespace koho {
 namespace {
@@ -58,6 +61,62 @@ TEST(ThreadPool, AThreadThatOnlyDelaysIsLeftOutAndTriedAgain) {
     together = 0;
     for (int job = 0; job < 50; ++job) together += workers_of(pool, 1ms, 1ms).contains(1) ? 1 : 0;
   }
+}
+
+/// Threads that keep every core busy.
+class BusyCores {
+ public:
+  BusyCores() {
+    for (std::size_t i = 0; i < allowed_cpus().size(); ++i)
+      threads_.emplace_back([this] {
+        while (!done_.load()) continue;
+      });
+  }
+  ~BusyCores() { done_.store(true); }
+
+ private:
+  std::atomic<bool> done_{false};
+  std::vector<std::jthread> threads_;
+};
+
+TEST(ThreadPool, RunsEveryTaskOnceWhereOthersWantItsCores) {
+  const std::vector<int> cores = allowed_cpus();
+  const BusyCores busy;
+  for (const int threads : {2, 5}) {
+    ThreadPool pool(threads);
+    const auto end = std::chrono::steady_clock::now() + 400ms;
+    while (std::chrono::steady_clock::now() < end) {
+      std::array<std::atomic<int>, 32> counts{};
+      pool.run(std::ssize(counts), [&](std::int64_t task, int /*worker*/) {
+        volatile int work = 2000;
+        while (work > 0) work = work - 1;
+        ++counts[static_cast<std::size_t>(task)];
+      });
+      for (const std::atomic<int>& count : counts) ASSERT_EQ(count.load(), 1);
+    }
+  }
+  EXPECT_EQ(allowed_cpus(), cores);  // the caller's are as before
+}
+
+TEST(CoreSharing, AThreadKnowsWhatItLostAndKeepsOffACore) {
+  const std::vector<int> cores = allowed_cpus();
+  RunDelay delay;
+  const std::int64_t before = delay.ns();
+  if (before == 0 && !std::filesystem::exists("/proc/thread-self/schedstat")) GTEST_SKIP();
+  {
+    const BusyCores busy;
+    const auto end = std::chrono::steady_clock::now() + 100ms;
+    while (std::chrono::steady_clock::now() < end) continue;
+  }
+  EXPECT_GT(delay.ns() - before, 10'000'000);
+  CoreTurns turns;
+  turns.take(cores.front());
+  EXPECT_EQ(allowed_cpus().size(), std::max<std::size_t>(cores.size() - 1, 1));
+  if (cores.size() > 1) {
+    EXPECT_NE(current_core(), cores.front());
+  }
+  turns.end();
+  EXPECT_EQ(allowed_cpus(), cores);
 }
 
 }  // namespace

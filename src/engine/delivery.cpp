@@ -75,6 +75,10 @@ Status StepLoop::check_result(const StepBatch& batch) const {
       result_.top_logprobs.size() != result_.top_ids.size())
     return make_error(ErrorCode::device_error, "step {}: {} logprobs and {} alternatives",
                       batch.step, result_.logprobs.size(), result_.top_ids.size());
+  const auto vocabulary = static_cast<std::size_t>(limits_.vocabulary);
+  if (result_.logits.size() != result_.logits_rows.size() * vocabulary)
+    return make_error(ErrorCode::device_error, "step {}: {} logits of {} rows of {}", batch.step,
+                      result_.logits.size(), result_.logits_rows.size(), vocabulary);
   for (const Token token : result_.tokens)
     if (token < -1 || token >= limits_.vocabulary)
       return make_error(ErrorCode::device_error, "step {} sampled token {}, the vocabulary has {}",
@@ -125,6 +129,7 @@ void StepLoop::deliver(Live& live,
   event_.token = -1;
   event_.logprob = 0.0F;
   event_.top.clear();
+  event_.logits = {};  // frees them: they are large, and events are reused by other requests
   event_.text.clear();
   event_.stop_token = -1;
   event_.stop_string = -1;
@@ -139,6 +144,11 @@ void StepLoop::deliver(Live& live,
       choice.draw.mask = choice.token_mask->mask();
     }
     fill_logprobs(live, sample);
+    if (live.request.logits && !fill_logits(sample)) {
+      end(live, Ending::failed,
+          make_error(ErrorCode::internal, "the ranks gave no logits of a token that they sampled"));
+      return;
+    }
     count_token(live, choice, event_.token, now);
     const bool ended = result_.ends[static_cast<std::size_t>(sample)] == RowEnd::ended;
     event_.finish = write_text(live, choice, sequence, event_.token, ended);
@@ -203,6 +213,15 @@ FinishReason StepLoop::write_text(
   }
   if (reason != FinishReason::none) choice.stops.flush(event_.text);
   return reason;
+}
+
+bool StepLoop::fill_logits(std::int32_t sample) {
+  const auto found = std::ranges::lower_bound(result_.logits_rows, sample);
+  if (found == result_.logits_rows.end() || *found != sample) return false;
+  const auto first = result_.logits.begin() +
+                     (found - result_.logits_rows.begin()) * std::ptrdiff_t{limits_.vocabulary};
+  event_.logits.assign(first, first + limits_.vocabulary);
+  return true;
 }
 
 void StepLoop::fill_logprobs(const Live& live, std::int32_t sample) {

@@ -110,8 +110,10 @@ Result<std::shared_ptr<OutputStream>> Engine::submit(Request request,
                                                      std::function<void()> on_ready) {
   const EngineLimits& most = limits();
   KOHO_TRY(validate(request, most));
-  const auto capacity = static_cast<std::size_t>(most.stream_events_per_choice) *
-                        static_cast<std::size_t>(request.choices);
+  const std::int32_t events =
+      request.logits ? most.logits_events_per_choice : most.stream_events_per_choice;
+  const auto capacity =
+      static_cast<std::size_t>(events) * static_cast<std::size_t>(request.choices);
   const std::weak_ptr<Inbox> inbox = inbox_;
   auto on_room = [inbox](OutputStream& stream) {
     if (const std::shared_ptr<Inbox> open = inbox.lock())

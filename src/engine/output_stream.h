@@ -28,6 +28,7 @@ struct OutputEvent {
   Token token = -1;  // -1: none (max_tokens was 0)
   float logprob = 0.0F;
   std::vector<TokenLogprob> top;             // as many as were asked for
+  std::vector<float> logits;                 // [V] unmodified, if asked for and sampled
   std::string text;                          // what became final with this token; may be empty
   FinishReason finish = FinishReason::none;  // the choice's last event
   Token stop_token = -1;                     // which stop token it was

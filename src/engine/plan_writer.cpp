@@ -50,6 +50,7 @@ CountedPlan count_plan(const Scheduler& scheduler, const StepBatch& batch, const
       const Draw& draw = draw_of(sequence);
       counts.biases += bias_count(draw, output_position(sequence, row));
       counts.mask_words += static_cast<std::int32_t>(draw.mask.size());
+      counts.logits_wanted += draw.logits ? 1 : 0;
       masks_are_late = masks_are_late || (!draw.mask.empty() && row.takes_last);
     }
     if (row.admitted && sequence.wants_token_counts) ++counts.histories;
@@ -133,6 +134,7 @@ class RowWriter {
       sampling.mask_row = static_cast<std::int32_t>(mask_word_ / draw.mask.size());
       write_mask(row, draw);
     }
+    if (draw.logits) plan_.logits_wanted[logits_wanted_++] = static_cast<std::int32_t>(sample_);
     plan_.sampling[sample_] = sampling;
     plan_.logit_rows[sample_] = static_cast<std::int32_t>(token_) - 1;
     plan_.sample_batch_slots[sample_] = row.batch_slot;
@@ -155,6 +157,7 @@ class RowWriter {
   std::size_t token_ = 0;
   std::size_t sample_ = 0;
   std::size_t bias_ = 0;
+  std::size_t logits_wanted_ = 0;
   std::size_t history_ = 0;
   std::size_t history_token_ = 0;
   std::size_t stop_ = 0;

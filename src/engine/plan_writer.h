@@ -27,6 +27,7 @@ struct Draw {
   std::int32_t min_tokens = 0;
   std::vector<std::int32_t> stops;      // as in OutputRecord
   std::span<const std::uint32_t> mask;  // of what is allowed after all known tokens; empty: all is
+  bool logits = false;                  // they come back
 };
 
 /// The masks of a plan that are written after it was submitted, because what may come next depends

@@ -27,6 +27,7 @@ Status validate(const EngineLimits& limits) {
   KOHO_TRY(in_range("stop_string_bytes_max", limits.stop_string_bytes_max, 1, 1 << 20));
   // Two steps of one choice may be in flight while two more events wait.
   KOHO_TRY(in_range("stream_events_per_choice", limits.stream_events_per_choice, 4, 1 << 20));
+  KOHO_TRY(in_range("logits_events_per_choice", limits.logits_events_per_choice, 4, 1 << 20));
   KOHO_TRY(in_range("step_deadline_us", limits.step_deadline_us, 1, std::int64_t{1} << 40));
   KOHO_TRY(in_range("inter_token_us_max", limits.inter_token_us_max, 0, std::int64_t{1} << 40));
   KOHO_TRY(in_range("recoveries_max", limits.recoveries_max, 0, 1 << 20));

@@ -27,6 +27,7 @@ struct EngineLimits {
   std::int32_t stop_string_bytes_max = 1024;
   /// Events a stream holds for its reader, per choice; a full stream pauses its request.
   std::int32_t stream_events_per_choice = 64;
+  std::int32_t logits_events_per_choice = 4;   // of a request that asks for logits
   std::int64_t step_deadline_us = 30'000'000;  // a step that takes longer is a hang
   /// What a step with decodes should take at most: prefill beside them is cut to fit. 0 = only
   /// scheduler.mixed_prefill_tokens_max counts.
@@ -82,6 +83,7 @@ struct Request {
   std::vector<Token> allowed_tokens;                 // no other is sampled; empty: any
   std::vector<std::vector<Token>> banned_sequences;  // none is completed; not with a grammar, nor
                                                      // are allowed_tokens
+  bool logits = false;  // each token's event has the logits that it was sampled from
   /// The first token is sampled, every further one only when Engine::advance asks for it; in
   /// between the sequence is paused. One choice only.
   bool on_demand = false;

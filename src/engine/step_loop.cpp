@@ -105,6 +105,7 @@ Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32
       request.sampling.seed ? static_cast<std::uint64_t>(*request.sampling.seed) : request.seed;
   choice.draw.row = make_sampling_row(request.sampling, choice_seed(seed, choice_index), 0);
   choice.draw.min_tokens = request.min_tokens;
+  choice.draw.logits = request.logits;
   for (const auto& [token, bias] : request.sampling.logit_bias)
     choice.draw.biases.push_back({token, bias});
   if (stops_are_biased)

@@ -151,6 +151,8 @@ class StepLoop {
       Live& live, Choice& choice, const Sequence& sequence, Token token, bool ended);
   void count_token(Live& live, Choice& choice, Token token, std::int64_t now);
   void fill_logprobs(const Live& live, std::int32_t sample);
+  /// False: the ranks gave none.
+  bool fill_logits(std::int32_t sample);
   void lose_device(const Error& error);
   bool fails_too_often(std::int64_t now);
   void note_progress(Live& live, Choice& choice, const StepRow& row);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "base/arithmetic.h"
 #include "base/check.h"
 #include "base/log.h"
 
@@ -122,7 +123,6 @@ void WorkerGroup::report(LoadProgress& progress) {
 Status WorkerGroup::load(const LoadTask& task) {
   layout_ = StepMemoryLayout(task.bounds, ranks());
   KOHO_TRY(step_memory_.grow(layout_.bytes()));
-  copy_.resize(layout_.result_bytes() / sizeof(std::uint64_t));
   control_->load = task;
   control_->front.load.store(1, std::memory_order_release);
   wake_all();
@@ -150,6 +150,9 @@ std::span<const std::byte> WorkerGroup::answer(std::int64_t rank, std::uint64_t 
   const std::uint64_t bytes = std::min<std::uint64_t>(
       words(rank).result_bytes[step % Worker::kStepsInFlightMax].load(std::memory_order_relaxed),
       shared.size());
+  // Answers with logits are large and rare: there is room for one once one has come.
+  const std::size_t words = ceil_div<std::size_t>(bytes, sizeof(std::uint64_t));
+  if (copy_.size() < words) copy_.resize(words);
   std::memcpy(copy_.data(), shared.data(), bytes);
   return std::as_bytes(std::span(copy_)).first(bytes);
 }

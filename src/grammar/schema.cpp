@@ -57,10 +57,13 @@ std::string Schema::Tree::text() const {
 }
 
 std::optional<LengthPlan> Schema::Tree::take_lengths() {
-  for (const Node& node : nodes_)
-    if (node.reached && node.names >= 0)
-      return std::nullopt;  // member names are strings too, and would be counted
-  for (Node& node : nodes_) node.counted = bounds_of(node);
+  for (Node& node : nodes_) {
+    node.counted = bounds_of(node);
+    if (node.pattern_properties < 0) continue;
+    const json::Member& member = node.value->find("patternProperties")->object()->front();
+    if (const std::optional<CountedPattern> counted = counted_pattern(member.name))
+      node.counted_names = counted->bounds;
+  }
   // Where schemas of one place differ in their bounds, a round returns these bounds to the grammar;
   // the next round builds the plan without them.
   constexpr int kRoundsMax = 16;
@@ -69,11 +72,16 @@ std::optional<LengthPlan> Schema::Tree::take_lengths() {
     bool agreed = true;
     if (!place_all(plan, agreed)) break;
     if (!agreed) continue;
-    if (std::ranges::none_of(plan.places, [](const auto& place) { return place.text.has_value(); }))
+    if (std::ranges::none_of(plan.places, [](const LengthPlan::Place& place) {
+          return place.text.has_value() || place.names.has_value();
+        }))
       break;
     return plan;
   }
-  for (Node& node : nodes_) node.counted.reset();
+  for (Node& node : nodes_) {
+    node.counted.reset();
+    node.counted_names.reset();
+  }
   return std::nullopt;
 }
 

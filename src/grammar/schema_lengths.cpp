@@ -9,6 +9,15 @@
 
 namespace koho {
 
+LengthBounds Schema::Tree::lengths_of(const Node& node) const {
+  constexpr std::int64_t kMost = 1 << 30U;  // more characters than any answer has
+  LengthBounds bounds;
+  bounds.least = static_cast<std::int32_t>(std::min(number_of(node, "minLength"), kMost));
+  if (node.value->find("maxLength") != nullptr)
+    bounds.most = static_cast<std::int32_t>(std::min(number_of(node, "maxLength"), kMost));
+  return bounds;
+}
+
 std::optional<LengthBounds> Schema::Tree::bounds_of(const Node& node) const {
   if (!node.productive || node.value->object() == nullptr || !node.primary.empty() ||
       (node.types & string_type) == 0)
@@ -17,12 +26,10 @@ std::optional<LengthBounds> Schema::Tree::bounds_of(const Node& node) const {
     const std::optional<CountedPattern> counted = counted_pattern(*pattern->string());
     return counted ? std::optional(counted->bounds) : std::nullopt;
   }
-  constexpr std::int64_t kMost = 1 << 30U;  // more characters than any answer has
-  LengthBounds bounds;
-  bounds.least = static_cast<std::int32_t>(std::min(number_of(node, "minLength"), kMost));
-  if (node.value->find("maxLength") != nullptr)
-    bounds.most = static_cast<std::int32_t>(std::min(number_of(node, "maxLength"), kMost));
-  return bounds == LengthBounds{} ? std::nullopt : std::optional(bounds);
+  const std::optional<FormatPattern> form = format_of(node, true);
+  const LengthBounds bounds = lengths_of(node);
+  if (bounds == LengthBounds{} || (form && !form->counted)) return std::nullopt;
+  return bounds;
 }
 
 std::vector<int> Schema::Tree::leaves_of(std::vector<int> open) {
@@ -44,9 +51,8 @@ std::vector<int> Schema::Tree::leaves_of(std::vector<int> open) {
     } else if (!node.options.empty()) {
       open.insert(open.end(), node.options.begin(), node.options.end());
     } else {
-      // Strings that an enum lists have no bounds of their own.
       const bool any =
-          node.value->object() == nullptr || node.types == kAnyType || !node.primary.empty();
+          node.primary.empty() && (node.value->object() == nullptr || node.types == kAnyType);
       leaves.push_back(any ? kAnything : index);
     }
   }
@@ -80,7 +86,8 @@ bool Schema::Tree::place_all(LengthPlan& plan, bool& agreed) {
   std::vector<std::vector<int>> open;
   const auto place_of = [&](const std::vector<int>& nodes) {
     std::vector<int> leaves = leaves_of(nodes);
-    if (leaves.empty() || leaves == std::vector<int>{kAnything}) return LengthPlan::kNowhere;
+    if (std::ranges::all_of(leaves, [&](int leaf) { return leaf == kAnything || lists(leaf); }))
+      return LengthPlan::kNowhere;
     const auto [found, is_new] = known.emplace(leaves, static_cast<int>(known.size()));
     if (is_new) open.push_back(std::move(leaves));
     return found->second;
@@ -99,6 +106,7 @@ bool Schema::Tree::place_all(LengthPlan& plan, bool& agreed) {
     };
     LengthPlan::Place place;
     agreed = settle_text(leaves, place.text) && agreed;
+    agreed = settle_names(leaves, place.names) && agreed;
     std::size_t prefix = 0;
     for (const int leaf : leaves) {
       if (leaf == kAnything) continue;
@@ -115,19 +123,81 @@ bool Schema::Tree::place_all(LengthPlan& plan, bool& agreed) {
   return true;
 }
 
+bool Schema::Tree::listed_fit(const std::vector<int>& leaves, LengthBounds bounds) const {
+  bool fit = true;
+  for (const int leaf : leaves) {
+    if (leaf == kAnything || !lists(leaf)) continue;
+    for_each_value(at(leaf), [&](const Value& value) {
+      if (value.string() == nullptr) return;
+      const auto characters =
+          static_cast<std::int32_t>(std::ranges::count_if(*value.string(), begins_character));
+      // A bounded string has no escapes.
+      fit = fit && json_string(*value.string()).size() == value.string()->size() + 2 &&
+            characters >= bounds.least && (bounds.most < 0 || characters <= bounds.most);
+    });
+  }
+  return fit;
+}
+
 bool Schema::Tree::settle_text(const std::vector<int>& leaves, std::optional<LengthBounds>& text) {
+  constexpr std::int32_t kInGrammarMax = 64;  // a state each
   bool first = true;
   bool same = true;
+  bool large = false;
+  bool free = true;  // each leaf leaves its lengths open, or has bounds that are counted
+  LengthBounds all;  // what satisfies the bounds of all leaves
   for (const int leaf : leaves) {
-    if (leaf != kAnything && (at(leaf).types & string_type) == 0) continue;
+    if (leaf != kAnything && ((at(leaf).types & string_type) == 0 || lists(leaf))) continue;
     const std::optional<LengthBounds> own = leaf == kAnything ? std::nullopt : at(leaf).counted;
     if (first) text = own;
     same = same && text == own;
     first = false;
+    free = free && (own || leaf == kAnything || pattern_of(at(leaf)).empty());
+    if (!own) continue;
+    large = large || std::max(own->least, own->most) > kInGrammarMax;
+    all.least = std::max(all.least, own->least);
+    if (own->most >= 0) all.most = all.most < 0 ? own->most : std::min(all.most, own->most);
   }
-  if (same) return true;
+  if (same && (!text || listed_fit(leaves, *text))) return true;
+  if (large && free && (all.most < 0 || all.least <= all.most) && listed_fit(leaves, all)) {
+    text = all;
+    return true;
+  }
   for (const int leaf : leaves)
     if (leaf != kAnything) at(leaf).counted.reset();
+  return false;
+}
+
+bool Schema::Tree::settle_names(const std::vector<int>& leaves,
+                                std::optional<LengthBounds>& names) {
+  bool first = true;
+  bool same = true;
+  std::vector<int> schemas;  // of names: leaves of propertyNames
+  const auto add = [&](std::optional<LengthBounds> own) {
+    if (first) names = own;
+    same = same && names == own;
+    first = false;
+  };
+  for (const int leaf : leaves) {
+    if (leaf == kAnything) {
+      add(std::nullopt);
+    } else if ((at(leaf).types & object_type) != 0 && at(leaf).names >= 0) {
+      for (const int schema : leaves_of({at(leaf).names})) {
+        if (schema != kAnything && (at(schema).types & string_type) == 0) continue;
+        schemas.push_back(schema);
+        add(schema == kAnything ? std::nullopt : at(schema).counted);
+      }
+    } else if ((at(leaf).types & object_type) != 0) {
+      add(at(leaf).counted_names);
+    }
+  }
+  if (same) return true;
+  schemas.insert(schemas.end(), leaves.begin(), leaves.end());
+  for (const int one : schemas)
+    if (one != kAnything) {
+      at(one).counted_names.reset();
+      if (std::ranges::find(leaves, one) == leaves.end()) at(one).counted.reset();
+    }
   return false;
 }
 

@@ -157,8 +157,9 @@ Status Schema::Tree::read_types(int index) {
     if (object && array)
       return fault(kUnsupportedSchema, node.path,
                    "`type` is required where both object and array keywords are used");
-    if (object) node.types = object_type;
-    if (array) node.types = array_type;
+    if (object) node.types &= object_type;
+    if (array) node.types &= array_type;
+    node.impossible = node.types == 0;
     return {};
   }
   unsigned types = 0;
@@ -178,7 +179,8 @@ Status Schema::Tree::read_types(int index) {
     return fault(kInvalidGrammar, node.path + ".type",
                  "type must be one of string, integer, number, boolean, null, array and object, or "
                  "a non-empty array of these");
-  node.types = types;
+  node.types &= types;  // the names of members are strings, whatever else the schema allows
+  node.impossible = node.types == 0;
   return {};
 }
 
@@ -229,7 +231,8 @@ Status Schema::Tree::read_primary(int index) {
         "too many alternatives): write one schema in their place",
         list->size());
   for (std::size_t i = 0; i < list->size(); ++i) {
-    const int option = add((*list)[i], fmt::format("{}.{}[{}]", at(index).path, primary, i), {});
+    const int option =
+        add((*list)[i], fmt::format("{}.{}[{}]", at(index).path, primary, i), {}, at(index).types);
     at(index).options.push_back(option);
   }
   return {};
@@ -361,6 +364,21 @@ Status Schema::Tree::read_text(int index) {
         kUnsupportedSchema, at(index).path,
         "minLength and maxLength together with pattern are not supported: write the bounds "
         "into the pattern, as in ^[a-z]{{1,64}}$");
+  if (format == nullptr || !is_known_format(*format->string())) return {};
+  if (pattern != nullptr)
+    return fault(kUnsupportedSchema, at(index).path,
+                 "format {} together with pattern is not supported: write one pattern of texts "
+                 "that have the format, and leave out format",
+                 *format->string());
+  if (!pattern_of_format(*format->string(), lengths_of(at(index)), false))
+    return fault(kUnsupportedSchema, at(index).path,
+                 "minLength {} and maxLength {} together with format {} are not supported: leave "
+                 "out the lengths, or write a pattern in place of format",
+                 value.find("minLength") == nullptr ? 0 : number_of(at(index), "minLength"),
+                 value.find("maxLength") == nullptr
+                     ? "none"
+                     : std::to_string(number_of(at(index), "maxLength")),
+                 *format->string());
   return {};
 }
 

@@ -22,6 +22,7 @@
 #include "grammar/constraint.h"
 #include "grammar/schema.h"
 #include "grammar/schema_keywords.h"
+#include "grammar/string_formats.h"
 
 namespace koho {
 
@@ -109,7 +110,10 @@ class Schema::Tree {
     int target = -1;                                       // the node that $ref names
     bool reached = false;
     bool productive = false;
-    std::optional<LengthBounds> counted;  // bounds that are in the LengthPlan, not in text()
+    // Bounds that are in the LengthPlan, not in text(): of the string, and of the names that
+    // patternProperties allows.
+    std::optional<LengthBounds> counted;
+    std::optional<LengthBounds> counted_names;
   };
   const Node& at(int index) const { return nodes_[static_cast<std::size_t>(index)]; }
   Node& at(int index) { return nodes_[static_cast<std::size_t>(index)]; }
@@ -186,6 +190,11 @@ class Schema::Tree {
       if (has_type(value, node.types)) use(value);
   }
   void write_typed(ObjectWriter& object, const Node& node, unsigned types) const;
+  /// The pattern of a node's strings; empty: it has none.
+  std::string pattern_of(const Node& node) const;
+  /// The form of the node's `format` that has its lengths; nullopt: the node has no known format.
+  std::optional<FormatPattern> format_of(const Node& node, bool may_count) const;
+  LengthBounds lengths_of(const Node& node) const;
   void write_array(ObjectWriter& object, const Node& node) const;
   void write_object(ObjectWriter& object, const Node& node) const;
 
@@ -194,7 +203,8 @@ class Schema::Tree {
   /// In place of a node: any value.
   static constexpr int kAnything = -1;
   std::optional<LengthBounds> bounds_of(const Node& node) const;
-  /// The nodes without $ref and choices that `open` leads to, or kAnything; sorted.
+  /// The nodes without $ref and choices that `open` leads to, kAnything in place of those that
+  /// allow any value; sorted.
   std::vector<int> leaves_of(std::vector<int> open);
   /// The node of an object's member `name`; nullptr: of a member that the schema does not name.
   static std::optional<int> member_of(const Node& node, const std::string* name);
@@ -215,7 +225,17 @@ class Schema::Tree {
   /// each place all schemas have the same bounds. Where they differ, settle_text() clears
   /// `counted`.
   bool place_all(LengthPlan& plan, bool& agreed);
+  /// Whether the node is an enum or a const.
+  bool lists(int index) const {
+    return at(index).primary == "enum" || at(index).primary == "const";
+  }
+  /// Whether all strings that enums and consts among `leaves` list are within `bounds`.
+  bool listed_fit(const std::vector<int>& leaves, LengthBounds bounds) const;
+  /// Sets the bounds that all `leaves` have or, where they differ and are large, those that satisfy
+  /// all of them. false: returned the bounds to the grammar.
   bool settle_text(const std::vector<int>& leaves, std::optional<LengthBounds>& text);
+  /// The same for the names of members.
+  bool settle_names(const std::vector<int>& leaves, std::optional<LengthBounds>& names);
 
   // ---- schema_writer.cpp: parameters of a tool
 

@@ -7,38 +7,6 @@
 #include "grammar/schema_tree.h"
 
 namespace koho {
-namespace {
-
-/// The values of `format` that xgrammar enforces. Other formats do not restrict the string.
-constexpr std::array<std::string_view, 14> kFormats{"email",         "date",
-                                                    "time",          "date-time",
-                                                    "duration",      "ipv4",
-                                                    "ipv6",          "hostname",
-                                                    "uuid",          "uri",
-                                                    "uri-reference", "uri-template",
-                                                    "json-pointer",  "relative-json-pointer"};
-
-/// Formats that are written as patterns of our own. xgrammar's pattern of e-mail addresses takes
-/// tens of milliseconds a mask at 150,000 tokens; its dates have a 31st of February.
-struct FormatPattern {
-  std::string_view format;
-  std::string_view pattern;
-};
-constexpr FormatPattern kPatterns[] = {
-    {"email",
-     R"(^[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@[A-Za-z0-9]+(-[A-Za-z0-9]+)*(\.[A-Za-z0-9]+(-[A-Za-z0-9]+)*)+$)"},
-    {"date",
-     R"(^([0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))|([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29)$)"},
-};
-
-std::string_view pattern_of_format(std::string_view format) {
-  for (const FormatPattern& one : kPatterns)
-    if (one.format == format) return one.pattern;
-  return {};
-}
-
-}  // namespace
-
 void Schema::Tree::write(std::string& out, int index, unsigned types, bool with_definitions) const {
   const Node& node = at(index);
   if (node.value->object() == nullptr) {
@@ -62,9 +30,9 @@ void Schema::Tree::write(std::string& out, int index, unsigned types, bool with_
     std::string& list = object.key("anyOf");
     char before = '[';
     for (const int option : node.options) {
-      if (!at(option).productive) continue;
+      if (!at(option).productive || (at(option).types & types) == 0) continue;
       list += before;
-      write_child(list, option);
+      write(list, option, types, true);
       before = ',';
     }
     list += ']';
@@ -126,33 +94,34 @@ void Schema::Tree::write_typed(ObjectWriter& object, const Node& node, unsigned 
     const bool written_below = name == "items" || name == "prefixItems" || name == "properties" ||
                                name == "required" || name == "additionalProperties" ||
                                name == "patternProperties" || name == "propertyNames";
-    const bool no_effect =
-        name == "format" &&
-        (node.value->find("pattern") != nullptr || node.value->find("minLength") != nullptr ||
-         node.value->find("maxLength") != nullptr || !is_one_of(kFormats, *member.value.string()));
-    if (name == "format" && !no_effect)
-      if (const std::string_view pattern = pattern_of_format(*member.value.string());
-          !pattern.empty()) {
-        append_json_string(object.key("pattern"), pattern);
-        continue;
-      }
-    // Lengths are written below as a pattern: xgrammar's minLength and maxLength let control
-    // characters through.
-    const bool length =
-        name == "minLength" || name == "maxLength" || (name == "pattern" && node.counted);
-    if (!written_below && !no_effect && !length) append_json_value(object.key(name), member.value);
+    // A pattern of our own below: xgrammar's minLength and maxLength let control characters
+    // through, and it applies one of the keywords only.
+    const bool about_text = limits_type(name) == string_type;
+    if (!written_below && !about_text) append_json_value(object.key(name), member.value);
   }
-  const bool longest = node.value->find("maxLength") != nullptr;
-  if ((types & string_type) != 0 && node.counted) {
-    if (const Value* pattern = node.value->find("pattern"))
-      append_json_string(object.key("pattern"), counted_pattern(*pattern->string())->unbounded);
-  } else if ((types & string_type) != 0 && (longest || number_of(node, "minLength") > 0)) {
-    const std::string most = longest ? std::to_string(number_of(node, "maxLength")) : "";
-    append_json_string(object.key("pattern"), fmt::format(R"(^[^"\\\x00-\x1f]{{{},{}}}$)",
-                                                          number_of(node, "minLength"), most));
-  }
+  if ((types & string_type) != 0)
+    if (const std::string pattern = pattern_of(node); !pattern.empty())
+      append_json_string(object.key("pattern"), pattern);
   if ((types & array_type) != 0) write_array(object, node);
   if ((types & object_type) != 0) write_object(object, node);
+}
+
+std::string Schema::Tree::pattern_of(const Node& node) const {
+  if (const Value* pattern = node.value->find("pattern"))
+    return node.counted ? counted_pattern(*pattern->string())->unbounded : *pattern->string();
+  if (const std::optional<FormatPattern> form = format_of(node, node.counted.has_value()))
+    return form->pattern;
+  if (node.counted) return {};
+  const bool longest = node.value->find("maxLength") != nullptr;
+  if (!longest && number_of(node, "minLength") == 0) return {};
+  return fmt::format(R"(^[^"\\\x00-\x1f]{{{},{}}}$)", number_of(node, "minLength"),
+                     longest ? std::to_string(number_of(node, "maxLength")) : "");
+}
+
+std::optional<FormatPattern> Schema::Tree::format_of(const Node& node, bool may_count) const {
+  const Value* format = node.value->find("format");
+  if (format == nullptr) return std::nullopt;
+  return pattern_of_format(*format->string(), lengths_of(node), may_count);
 }
 
 void Schema::Tree::write_array(ObjectWriter& object, const Node& node) const {
@@ -180,14 +149,16 @@ void Schema::Tree::write_object(ObjectWriter& object, const Node& node) const {
     const json::Member& member = node.value->find("patternProperties")->object()->front();
     ObjectWriter patterns(object.key("patternProperties"));
     if (at(node.pattern_properties).productive)
-      write_child(patterns.key(member.name), node.pattern_properties);
+      write_child(
+          patterns.key(node.counted_names ? counted_pattern(member.name)->unbounded : member.name),
+          node.pattern_properties);
     patterns.end();
     object.key("additionalProperties") += "false";
     return;
   }
   if (node.properties.empty()) {
     if (node.names >= 0 && at(node.names).productive)
-      write_child(object.key("propertyNames"), node.names);
+      write(object.key("propertyNames"), follow(node.names), string_type, false);
     std::string& others = object.key("additionalProperties");
     const bool no_names = node.names >= 0 && !at(node.names).productive;
     if (no_names || !allows_others(node) ||
@@ -269,13 +240,16 @@ void Schema::Tree::add_alternatives(int index,
     Alternative& alternative = alternatives.emplace_back();
     alternative.kind = Alternative::Kind::text;
     if (!any) {
-      if (const Value* pattern = node.value->find("pattern")) {
+      const std::optional<FormatPattern> form = format_of(node, false);
+      const Value* pattern = node.value->find("pattern");
+      if (pattern != nullptr || form) {
         alternative.kind = Alternative::Kind::pattern;
-        alternative.value = *pattern->string();
+        alternative.value = pattern != nullptr ? *pattern->string() : form->pattern;
+      } else {
+        alternative.length_min = number_of(node, "minLength");
+        if (node.value->find("maxLength") != nullptr)
+          alternative.length_max = number_of(node, "maxLength");
       }
-      alternative.length_min = number_of(node, "minLength");
-      if (node.value->find("maxLength") != nullptr)
-        alternative.length_max = number_of(node, "maxLength");
     }
   }
   const unsigned others = any ? 0 : node.types & ~static_cast<unsigned>(string_type);

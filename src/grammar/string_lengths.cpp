@@ -28,6 +28,20 @@ std::size_t class_end(std::string_view pattern) {
   return pattern.npos;
 }
 
+/// The end of the one character, or the class of characters, at `at`, or npos.
+std::size_t character_end(std::string_view pattern, std::size_t at) {
+  const std::string_view rest = pattern.substr(at);
+  if (rest.empty()) return pattern.npos;
+  constexpr std::string_view kSyntax = "^$.|?*+()[]{}";
+  if (kSyntax.find(rest[0]) == kSyntax.npos && rest[0] != '\\' && rest[0] != '"')
+    return static_cast<unsigned char>(rest[0]) < 0x80 ? at + 1 : pattern.npos;
+  if (rest[0] == '\\' && rest.size() > 1 &&
+      (kSyntax.find(rest[1]) != kSyntax.npos || rest[1] == '-' || rest[1] == '/'))
+    return at + 2;
+  const std::size_t end = class_end(rest);
+  return end == rest.npos ? pattern.npos : at + end;
+}
+
 std::optional<std::int32_t> number(std::string_view text) {
   const auto value = parse_integer<std::int32_t>(text);
   return value && *value >= 0 ? value : std::nullopt;
@@ -41,10 +55,23 @@ std::optional<CountedPattern> counted_pattern(std::string_view pattern) {
   std::string_view core = pattern;
   if (begins) core.remove_prefix(1);
   if (ends) core.remove_suffix(1);
-  const std::size_t head = class_end(core);
-  if (head == core.npos || core.size() < head + 3 || core[head] != '{' || core.back() != '}')
-    return std::nullopt;
-  const std::string_view range = core.substr(head + 1, core.size() - head - 2);
+  // "^([a-z]{1,64})?$"
+  const bool optional = core.ends_with(")?");
+  if (core.starts_with('(') && (optional || core.ends_with(')'))) {
+    core.remove_prefix(core.starts_with("(?:") ? 3 : 1);
+    core.remove_suffix(optional ? 2 : 1);
+  }
+  // Characters before the class: "^[a-z][a-z0-9]{0,63}$" has 1 to 64.
+  std::size_t head = 0;
+  std::int32_t before = 0;
+  std::size_t end = character_end(core, head);
+  while (end != core.npos && end < core.size() && core[end] != '{') {
+    head = end;
+    ++before;
+    end = character_end(core, head);
+  }
+  if (end == core.npos || core.size() < end + 3 || core.back() != '}') return std::nullopt;
+  const std::string_view range = core.substr(end + 1, core.size() - end - 2);
   const std::size_t comma = range.find(',');
   const std::optional<std::int32_t> least = number(range.substr(0, comma));
   if (!least) return std::nullopt;
@@ -56,8 +83,11 @@ std::optional<CountedPattern> counted_pattern(std::string_view pattern) {
     bounds.most = most.value_or(-1);
     if (most && *most < *least) return std::nullopt;
   }
+  if (optional && (before > 0 || bounds.least > 1)) return std::nullopt;
+  bounds.least = optional ? 0 : bounds.least + before;
+  if (bounds.most >= 0) bounds.most += before;
   std::string unbounded(begins ? "^" : "");
-  unbounded += core.substr(0, head);
+  unbounded += core.substr(0, end);
   unbounded += ends ? "*$" : "*";
   return CountedPattern{std::move(unbounded), bounds};
 }
@@ -80,6 +110,7 @@ bool LengthTracker::feed(std::string_view bytes) {
 bool LengthTracker::feed_string(char c) {
   if (bounds_ && (plan_->whole || c != '"')) {
     if (c == '\\' && !plan_->whole) return false;
+    if (where_ == Where::key) key_ += c;
     if (!begins_character(c)) return true;
     return ++characters_ <= bounds_->most || bounds_->most < 0;
   }
@@ -132,20 +163,19 @@ void LengthTracker::feed_structure(char c) {
 
 void LengthTracker::open_string() {
   escaped_ = false;
-  if (expects_key_) {
-    expects_key_ = false;
-    where_ = Where::key;
-    key_.clear();
-    return;
-  }
-  where_ = Where::text;
   characters_ = 0;
   bounds_ = next_bounds();
+  where_ = expects_key_ ? Where::key : Where::text;
+  if (!expects_key_) return;
+  expects_key_ = false;
+  key_.clear();
 }
 
 std::optional<LengthBounds> LengthTracker::next_bounds() const {
-  if (expects_key_ || next_place_ == LengthPlan::kNowhere) return std::nullopt;
-  return plan_->places[static_cast<std::size_t>(next_place_)].text;
+  const int place = expects_key_ ? frames_.back().place : next_place_;
+  if (place == LengthPlan::kNowhere) return std::nullopt;
+  const LengthPlan::Place& found = plan_->places[static_cast<std::size_t>(place)];
+  return expects_key_ ? found.names : found.text;
 }
 
 int LengthTracker::member_place(int place) const {

@@ -30,6 +30,7 @@ struct LengthPlan {
   /// One place of the JSON text. All schemas that apply there agree in the following.
   struct Place {
     std::optional<LengthBounds> text;                 // bounds, if the value is a string
+    std::optional<LengthBounds> names;                // object: of each member's name
     std::map<std::string, int, std::less<>> members;  // object: the place of each named member
     int others = kNowhere;                            // object: the place of all other members
     std::vector<int> prefix;                          // array: the places of the first items
@@ -39,8 +40,9 @@ struct LengthPlan {
   std::optional<LengthBounds> whole;  // not JSON: bounds of the whole text
 };
 
-/// Splits a regular expression that repeats one character class within bounds ("^[a-z]{1,64}$")
-/// into the same without bounds ("^[a-z]*$") and the bounds. nullopt for any other expression.
+/// Splits a regular expression that ends in one character class within bounds, after characters
+/// without ("^[a-z][a-z0-9]{0,63}$"), into the same without bounds ("^[a-z][a-z0-9]*$") and the
+/// bounds of the whole. nullopt for any other expression.
 struct CountedPattern {
   std::string unbounded;
   LengthBounds bounds;

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/json_writer.h"
 #include "grammar/text_limits.h"
+#include "tokenizer/utf8.h"
 
 namespace koho {
 namespace {
@@ -283,6 +284,31 @@ Result<std::string> structural_tag_text(std::string_view text, const GrammarLimi
     return wrong("$", "a structural tag must have \"format\", or \"structures\" and \"triggers\"");
   KOHO_TRY(writer.triggered(*structures, *triggers));
   return writer.take();
+}
+
+Result<std::string> choice_tag(const Constraint& constraint, const GrammarLimits& limits) {
+  if (constraint.choices.empty()) return refused(kInvalidGrammar, "choice: must not be empty");
+  if (constraint.choices.size() > static_cast<std::size_t>(limits.choices_max))
+    return refused(kGrammarTooComplex,
+                   fmt::format("choice: at most {} strings are supported, found {}",
+                               limits.choices_max, constraint.choices.size()));
+  std::string list;
+  for (const std::string& choice : constraint.choices) {
+    if (choice.empty() || choice.find('\0') != choice.npos ||
+        utf8_valid_bytes(choice) != choice.size())
+      return refused(kInvalidGrammar,
+                     "choice: each must be a non-empty UTF-8 string without U+0000");
+    list += fmt::format(R"({}{{"type":"const_string","value":{}}})", list.empty() ? "" : ",",
+                        json_string(choice));
+  }
+  if (list.size() > limits.schema.bytes_max)
+    return refused(kGrammarTooComplex,
+                   fmt::format("choice: the strings have {} bytes in total; the limit is {}",
+                               list.size(), limits.schema.bytes_max));
+  if (constraint.choices.size() == 1)
+    return fmt::format(R"({{"type":"structural_tag","format":{}}})", list);
+  return fmt::format(R"({{"type":"structural_tag","format":{{"type":"or","elements":[{}]}}}})",
+                     list);
 }
 
 }  // namespace koho

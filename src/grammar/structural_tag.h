@@ -19,4 +19,7 @@ namespace koho {
 /// path of the fault ("$.format.content").
 Result<std::string> structural_tag_text(std::string_view text, const GrammarLimits& limits);
 
+/// The tag of a choice of strings. Errors: invalid_argument with a reason of constraint.h.
+Result<std::string> choice_tag(const Constraint& constraint, const GrammarLimits& limits);
+
 }  // namespace koho

@@ -13,12 +13,12 @@
 #include "base/check.h"
 #include "base/json_writer.h"
 #include "grammar/counted_grammar.h"
+#include "grammar/grammar_speed.h"
 #include "grammar/pattern_rewrite.h"
 #include "grammar/structural_tag.h"
 #include "grammar/text_limits.h"
 #include "grammar/tool_grammar.h"
 #include "grammar/union_grammar.h"
-#include "tokenizer/utf8.h"
 
 namespace koho {
 namespace {
@@ -84,31 +84,6 @@ Status guarded(std::int64_t time_us_max,
   }
   if (!scope.warning().empty()) return refused(kUnsupportedSchema, reason_of(scope.warning()));
   return {};
-}
-
-Result<std::string> choice_tag(const Constraint& constraint, const GrammarLimits& limits) {
-  if (constraint.choices.empty()) return refused(kInvalidGrammar, "choice: must not be empty");
-  if (constraint.choices.size() > static_cast<std::size_t>(limits.choices_max))
-    return refused(kGrammarTooComplex,
-                   fmt::format("choice: at most {} strings are supported, found {}",
-                               limits.choices_max, constraint.choices.size()));
-  std::string list;
-  for (const std::string& choice : constraint.choices) {
-    if (choice.empty() || choice.find('\0') != choice.npos ||
-        utf8_valid_bytes(choice) != choice.size())
-      return refused(kInvalidGrammar,
-                     "choice: each must be a non-empty UTF-8 string without U+0000");
-    list += fmt::format(R"({}{{"type":"const_string","value":{}}})", list.empty() ? "" : ",",
-                        json_string(choice));
-  }
-  if (list.size() > limits.schema.bytes_max)
-    return refused(kGrammarTooComplex,
-                   fmt::format("choice: the strings have {} bytes in total; the limit is {}",
-                               list.size(), limits.schema.bytes_max));
-  if (constraint.choices.size() == 1)
-    return fmt::format(R"({{"type":"structural_tag","format":{}}})", list);
-  return fmt::format(R"({{"type":"structural_tag","format":{{"type":"or","elements":[{}]}}}})",
-                     list);
 }
 
 /// Compiles `text` with xgrammar. Does not catch its exceptions. Passes the text itself, not an
@@ -232,6 +207,22 @@ class XgrammarMatcher final : public Matcher {
  private:
   template <typename Work>
   Status step(Work work) {
+    const std::int64_t begin = thread_us();
+    Status status = limited(std::move(work));
+    spent_us_ += thread_us() - begin;
+    ++steps_;
+    // One step's limit holds for an odd step. A grammar whose every step takes long would slow
+    // down the requests beside it.
+    const std::int64_t allowed = 4 * step_us_max_ + steps_ * (step_us_max_ / 32);
+    if (status.ok() && spent_us_ > allowed)
+      return make_error(ErrorCode::resource_exhausted,
+                        "the grammar takes {} ms of processor time a token",
+                        2 * spent_us_ / steps_ / 1000);
+    return status;
+  }
+
+  template <typename Work>
+  Status limited(Work work) {
     Status status = guarded(step_us_max_, step_bytes_max_, ErrorCode::resource_exhausted, [&] {
       work();
       return Status();
@@ -250,6 +241,8 @@ class XgrammarMatcher final : public Matcher {
   std::int32_t vocabulary_;  // of the tokenizer; masks have more bits, which name no token
   std::int64_t step_us_max_;
   std::size_t step_bytes_max_;
+  std::int64_t spent_us_ = 0;
+  std::int64_t steps_ = 0;
 };
 
 class XgrammarGrammar final : public CompiledGrammar {
@@ -486,6 +479,7 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
   if (!matcher->can_end() &&
       std::ranges::all_of(mask, [](std::uint32_t word) { return word == 0; }))
     return refused(kUnsatisfiableSchema, "no text satisfies the constraint");
+  KOHO_TRY(check_speed(*compiled, mask.size(), limits_));
   return compiled;
 }
 

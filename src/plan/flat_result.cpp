@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "base/arithmetic.h"
 #include "base/check.h"
@@ -13,7 +14,7 @@ namespace koho {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x7365726b;  // "kres"
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::size_t kMessageMax = 1024;
 
 enum Flag : std::uint32_t { kHasLogprobs = 1, kHasTop = 2, kIsError = 4 };
@@ -27,12 +28,17 @@ struct Header {
   std::uint32_t flags = 0;
   std::uint32_t code = 0;     // of an error
   std::uint32_t message = 0;  // bytes of an error's message, which follows the header
+  std::int32_t logits_rows = 0;
+  std::int32_t logits_width = 0;  // V, where there are such rows
 };
-static_assert(std::is_trivially_copyable_v<Header> && sizeof(Header) == 40);
+static_assert(std::is_trivially_copyable_v<Header> && sizeof(Header) == 48);
 
 /// Byte offsets of the arrays.
 struct Layout {
-  Layout(std::size_t rows, std::uint32_t flags) {
+  Layout(std::size_t rows,
+         std::uint32_t flags,
+         std::size_t rows_with_logits = 0,
+         std::size_t vocabulary = 0) {
     const auto take = [this](std::size_t size) {
       const std::size_t at = bytes;
       bytes = round_up(bytes + size, std::size_t{8});
@@ -44,10 +50,12 @@ struct Layout {
     const std::size_t top = (flags & kHasTop) != 0 ? 4 * rows * StepResult::kTop : 0;
     top_ids = take(top);
     top_logprobs = take(top);
+    logits_rows = take(4 * rows_with_logits);
+    logits = take(4 * rows_with_logits * vocabulary);
   }
 
   std::size_t bytes = sizeof(Header);
-  std::size_t tokens, ends, logprobs, top_ids, top_logprobs;
+  std::size_t tokens, ends, logprobs, top_ids, top_logprobs, logits_rows, logits;
 };
 
 template <typename T>
@@ -84,6 +92,12 @@ Status check_values(const StepResult& result, const ResultBounds& bounds) {
   for (const RowEnd end : result.ends)
     if (end != RowEnd::none && end != RowEnd::ended && end != RowEnd::frozen)
       return broken("a row's end", static_cast<std::int64_t>(end));
+  std::int32_t above = -1;
+  for (const std::int32_t row : result.logits_rows) {
+    if (row <= above || std::cmp_greater_equal(row, result.tokens.size()))
+      return broken("a row of logits", row);
+    above = row;
+  }
   return {};
 }
 
@@ -94,11 +108,22 @@ std::size_t flat_result_bytes(std::int64_t rows) {
                   sizeof(Header) + kMessageMax);
 }
 
+std::size_t flat_result_bytes(std::int64_t rows, std::int32_t vocabulary) {
+  const auto size = static_cast<std::size_t>(rows);
+  return std::max(
+      Layout(size, kHasLogprobs | kHasTop, size, static_cast<std::size_t>(vocabulary)).bytes,
+      sizeof(Header) + kMessageMax);
+}
+
 std::size_t write_flat_result(const StepResult& result, std::span<std::byte> space) {
   Header header{.step = result.step, .rows = static_cast<std::int32_t>(result.tokens.size())};
   if (!result.logprobs.empty()) header.flags |= kHasLogprobs;
   if (!result.top_ids.empty()) header.flags |= kHasTop;
-  const Layout at(result.tokens.size(), header.flags);
+  const std::size_t logits_rows = result.logits_rows.size();
+  const std::size_t width = logits_rows == 0 ? 0 : result.logits.size() / logits_rows;
+  header.logits_rows = static_cast<std::int32_t>(logits_rows);
+  header.logits_width = static_cast<std::int32_t>(width);
+  const Layout at(result.tokens.size(), header.flags, logits_rows, width);
   KOHO_CHECK_LE(at.bytes, space.size());
   header.bytes = at.bytes;
   std::memcpy(space.data(), &header, sizeof(header));
@@ -107,6 +132,8 @@ std::size_t write_flat_result(const StepResult& result, std::span<std::byte> spa
   put(space, at.logprobs, result.logprobs);
   put(space, at.top_ids, result.top_ids);
   put(space, at.top_logprobs, result.top_logprobs);
+  put(space, at.logits_rows, result.logits_rows);
+  put(space, at.logits, result.logits);
   return at.bytes;
 }
 
@@ -133,8 +160,14 @@ Status read_flat_result(std::span<const std::byte> bytes,
   if ((header.flags & kIsError) != 0) return read_error(bytes, header);
   if (header.rows < 0 || header.rows > bounds.rows_max) return broken("the rows", header.rows);
   if ((header.flags & ~(kHasLogprobs | kHasTop)) != 0) return broken("the flags", header.flags);
+  if (header.logits_rows < 0 || header.logits_rows > header.rows)
+    return broken("the rows of logits", header.logits_rows);
+  if (header.logits_width != (header.logits_rows == 0 ? 0 : bounds.vocabulary))
+    return broken("the length of logits", header.logits_width);
   const auto rows = static_cast<std::size_t>(header.rows);
-  const Layout at(rows, header.flags);
+  const auto logits_rows = static_cast<std::size_t>(header.logits_rows);
+  const auto width = static_cast<std::size_t>(header.logits_width);
+  const Layout at(rows, header.flags, logits_rows, width);
   if (header.bytes != at.bytes || bytes.size() < at.bytes)
     return broken("its length", static_cast<std::int64_t>(header.bytes));
   result.step = header.step;
@@ -144,6 +177,8 @@ Status read_flat_result(std::span<const std::byte> bytes,
   const std::size_t top = (header.flags & kHasTop) != 0 ? rows * StepResult::kTop : 0;
   take(result.top_ids, bytes, at.top_ids, top);
   take(result.top_logprobs, bytes, at.top_logprobs, top);
+  take(result.logits_rows, bytes, at.logits_rows, logits_rows);
+  take(result.logits, bytes, at.logits, logits_rows * width);
   // Alternatives of a row that asked for none are whatever the device had there.
   for (std::int32_t& id : result.top_ids)
     if (id < 0 || id >= bounds.vocabulary) id = 0;

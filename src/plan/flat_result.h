@@ -13,11 +13,12 @@
 
 namespace koho {
 
-/// Bytes of the largest result of `rows` rows.
+/// Bytes of the largest result of `rows` rows, without logits and with them.
 std::size_t flat_result_bytes(std::int64_t rows);
+std::size_t flat_result_bytes(std::int64_t rows, std::int32_t vocabulary);
 
-/// Writes a result; returns its bytes. Requires: `space` holds flat_result_bytes of its rows and is
-/// 8-byte aligned.
+/// Writes a result; returns its bytes. Requires: `space` holds flat_result_bytes of its rows and
+/// vocabulary and is 8-byte aligned.
 std::size_t write_flat_result(const StepResult& result, std::span<std::byte> space);
 
 /// Writes the error that ended a step; a message that is too long is cut. Requires: `space` holds

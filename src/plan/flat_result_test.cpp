@@ -15,7 +15,7 @@ constexpr ResultBounds kBounds{.rows_max = 8, .vocabulary = 100};
 struct Example {
   StepResult result;
   std::vector<std::uint64_t> words =
-      std::vector<std::uint64_t>(flat_result_bytes(kBounds.rows_max) / 8);
+      std::vector<std::uint64_t>(flat_result_bytes(kBounds.rows_max, kBounds.vocabulary) / 8);
   std::size_t size = 0;
 
   Example() {
@@ -25,6 +25,9 @@ struct Example {
     result.logprobs = {-0.5F, -1.5F, 0.0F};
     result.top_ids.assign(3 * StepResult::kTop, 99);
     result.top_logprobs.assign(3 * StepResult::kTop, -2.0F);
+    result.logits_rows = {0, 2};
+    for (int i = 0; i < 2 * kBounds.vocabulary; ++i)
+      result.logits.push_back(0.5F * static_cast<float>(i));
     size = write_flat_result(result, space());
   }
   std::span<std::byte> space() { return std::as_writable_bytes(std::span(words)); }
@@ -41,12 +44,17 @@ TEST(FlatResult, ComesBackAsItWas) {
   EXPECT_EQ(read.logprobs, example.result.logprobs);
   EXPECT_EQ(read.top_ids, example.result.top_ids);
   EXPECT_EQ(read.top_logprobs, example.result.top_logprobs);
+  EXPECT_EQ(read.logits_rows, example.result.logits_rows);
+  EXPECT_EQ(read.logits, example.result.logits);
   example.result.logprobs.clear();
   example.result.top_ids.clear();
   example.result.top_logprobs.clear();
+  example.result.logits_rows.clear();
+  example.result.logits.clear();
   example.size = write_flat_result(example.result, example.space());
   ASSERT_TRUE(example.read(read).ok());
   EXPECT_TRUE(read.logprobs.empty() && read.top_ids.empty() && read.top_logprobs.empty());
+  EXPECT_TRUE(read.logits_rows.empty() && read.logits.empty());
 }
 
 TEST(FlatResult, CarriesAnErrorWithItsCode) {
@@ -79,6 +87,10 @@ TEST(FlatResult, WrongNumbersAreRefusedByName) {
   expect_error("a token", [](StepResult& result) { result.tokens[0] = 100; });
   expect_error("a token", [](StepResult& result) { result.tokens[0] = -3; });
   expect_error("a row's end", [](StepResult& result) { result.ends[0] = static_cast<RowEnd>(9); });
+  expect_error("a row of logits", [](StepResult& result) { result.logits_rows[1] = 3; });
+  expect_error("a row of logits", [](StepResult& result) { result.logits_rows[0] = -1; });
+  expect_error("a row of logits", [](StepResult& result) { result.logits_rows[1] = 0; });
+  expect_error("the length of logits", [](StepResult& result) { result.logits.resize(198); });
 }
 
 TEST(FlatResult, AlternativesOfARowThatAskedForNoneMayBeAnything) {
@@ -98,7 +110,7 @@ TEST(FlatResult, SurvivesAnyBytes) {
     Example example;
     if (round % 3 == 0) example.size = write_flat_error({}, example.space());
     for (std::uint64_t change = random() % 4; change > 0; --change)
-      example.space()[random() % (random() % 2 == 0 ? 40 : example.size)] =
+      example.space()[random() % (random() % 2 == 0 ? 48 : example.size)] =
           static_cast<std::byte>(random());
     if (random() % 8 == 0) example.size = random() % example.space().size();
     StepResult read;
@@ -107,6 +119,7 @@ TEST(FlatResult, SurvivesAnyBytes) {
     ++accepted;
     ASSERT_LE(read.tokens.size(), 8U);
     ASSERT_EQ(read.ends.size(), read.tokens.size());
+    ASSERT_EQ(read.logits.size(), read.logits_rows.size() * 100);
   }
   EXPECT_GT(accepted, 1000);
 }

@@ -16,7 +16,7 @@ namespace koho {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x6f686f6b;  // "koho"
-constexpr std::uint32_t kVersion = 4;
+constexpr std::uint32_t kVersion = 5;
 constexpr std::size_t kAlignment = 8;
 
 /// Hands out consecutive arrays of a plan; with no memory it only counts their bytes.
@@ -50,6 +50,7 @@ std::size_t place_all(PlanArrays<Byte>& plan, const PlanCounts& counts, Byte* ba
   layout.place(plan.logit_rows, counts.samples);
   layout.place(plan.sample_batch_slots, counts.samples);
   layout.place(plan.sampling, counts.samples);
+  layout.place(plan.logits_wanted, counts.logits_wanted);
   layout.place(plan.biases, counts.biases);
   layout.place(plan.runs, counts.runs);
   layout.place(plan.run_pages, counts.run_pages);
@@ -68,7 +69,7 @@ Error broken(std::string_view what, std::int64_t index, std::int64_t found) {
 
 Status check_counts(const PlanCounts& counts, const PlanBounds& bounds) {
   const PlanCounts most = bounds.counts_max();
-  const std::array<std::pair<std::int32_t, std::int32_t>, 13> pairs{{
+  const std::array<std::pair<std::int32_t, std::int32_t>, 14> pairs{{
       {counts.tokens, most.tokens},
       {counts.sequences, most.sequences},
       {counts.decodes, counts.sequences},
@@ -82,6 +83,7 @@ Status check_counts(const PlanCounts& counts, const PlanBounds& bounds) {
       {counts.stops, most.stops},
       {counts.stop_words, most.stop_words},
       {counts.mask_words, most.mask_words},
+      {counts.logits_wanted, counts.samples},
   }};
   for (std::size_t i = 0; i < pairs.size(); ++i)
     if (pairs[i].first < 0 || pairs[i].first > pairs[i].second)
@@ -153,6 +155,13 @@ Status check_samples(const StepPlan& plan, const PlanBounds& bounds) {
       return broken("sampling.bias_begin", row, sampling.bias_begin);
     if (sampling.bias_count < 0 || sampling.bias_count > biases - sampling.bias_begin)
       return broken("sampling.bias_count", row, sampling.bias_count);
+  }
+  std::int32_t above = -1;
+  for (std::size_t i = 0; i < plan.logits_wanted.size(); ++i) {
+    const std::int32_t row = plan.logits_wanted[i];
+    if (row <= above || std::cmp_greater_equal(row, plan.logit_rows.size()))
+      return broken("logits_wanted", static_cast<std::int64_t>(i), row);
+    above = row;
   }
   for (std::size_t i = 0; i < plan.biases.size(); ++i)
     if (plan.biases[i].token < 0 || plan.biases[i].token >= bounds.vocabulary)
@@ -279,7 +288,8 @@ PlanCounts PlanBounds::counts_max() const {
           .history_tokens = context_max,
           .stops = sequences_max,
           .stop_words = sequences_max * (OutputRecord::kRecentTokens + OutputRecord::kStopWordsMax),
-          .mask_words = mask_rows_max * mask_words()};
+          .mask_words = mask_rows_max * mask_words(),
+          .logits_wanted = sequences_max};
 }
 
 void list_output_record_updates(

@@ -82,6 +82,7 @@ struct PlanCounts {
   std::int32_t stops = 0;
   std::int32_t stop_words = 0;
   std::int32_t mask_words = 0;  // of all masks together
+  std::int32_t logits_wanted = 0;
 
   bool operator==(const PlanCounts&) const = default;
 };
@@ -94,7 +95,7 @@ struct PlanHeader {
   PlanCounts counts;
   std::int32_t late_masks = 0;  // 1: the masks are written after the plan was handed over
 };
-static_assert(std::is_trivially_copyable_v<PlanHeader> && sizeof(PlanHeader) == 80);
+static_assert(std::is_trivially_copyable_v<PlanHeader> && sizeof(PlanHeader) == 88);
 
 /// The arrays of a plan: writable (Byte = std::byte) or not (const std::byte).
 template <typename Byte>
@@ -115,6 +116,7 @@ struct PlanArrays {
   Array<std::int32_t> logit_rows;          // [R] ascending; each the last token of a sequence
   Array<std::int32_t> sample_batch_slots;  // [R] whose last sampled token this becomes
   Array<SamplingRow> sampling;             // [R]
+  Array<std::int32_t> logits_wanted;       // ascending: the rows of R whose logits come back
   Array<LogitBias> biases;                 // ranges are named by the sampling rows
   Array<PlanPageRun> runs;
   Array<std::int32_t> run_pages;

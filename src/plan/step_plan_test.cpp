@@ -43,7 +43,8 @@ struct Example {
                             .histories = 1,
                             .history_tokens = 3,
                             .stops = 2,
-                            .stop_words = 9};
+                            .stop_words = 9,
+                            .logits_wanted = 1};
     bytes = plan_bytes(counts);
     plan = *begin_plan(7, counts, false, std::as_writable_bytes(std::span(memory)));
     fill(plan.token_ids, {take_last_sampled(2), 11, 12, 13});
@@ -57,6 +58,7 @@ struct Example {
     plan.sampling[0] = {};
     plan.sampling[1] = {};
     plan.sampling[1].bias_count = 1;
+    fill(plan.logits_wanted, {1});
     plan.biases[0] = {5, 1.0F};
     plan.runs[0] = {0, 0, 2};
     fill(plan.run_pages, {3, 5});
@@ -86,6 +88,7 @@ TEST(StepPlan, ReadsWhatWasWritten) {
   EXPECT_TRUE(std::ranges::equal(plan->token_ids, example.plan.token_ids));
   EXPECT_TRUE(std::ranges::equal(plan->slots, example.plan.slots));
   EXPECT_EQ(plan->copies[0].to, 5);
+  EXPECT_EQ(plan->logits_wanted[0], 1);
   EXPECT_EQ(plan->history_tokens.size(), 3U);
 }
 
@@ -148,6 +151,8 @@ TEST(StepPlan, RefusesEveryWrongNumberByName) {
   expect_error("batch_slots[1]", [](PlanWriter& plan) { plan.batch_slots[1] = 4; });
   expect_error("logit_rows[1]", [](PlanWriter& plan) { plan.logit_rows[1] = 2; });
   expect_error("logit_rows[1]", [](PlanWriter& plan) { plan.logit_rows[1] = 0; });
+  expect_error("logits_wanted[0]", [](PlanWriter& plan) { plan.logits_wanted[0] = 2; });
+  expect_error("logits_wanted[0]", [](PlanWriter& plan) { plan.logits_wanted[0] = -1; });
   expect_error("sample_batch_slots[0]", [](PlanWriter& plan) { plan.sample_batch_slots[0] = 1; });
   expect_error("counts_slot[0]", [](PlanWriter& plan) { plan.sampling[0].counts_slot = 4; });
   expect_error("logprobs[1]", [](PlanWriter& plan) { plan.sampling[1].logprobs = 21; });

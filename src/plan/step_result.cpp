@@ -19,6 +19,39 @@ void take_row(std::vector<T>& to, const std::vector<T>& from, std::size_t row, s
               to.begin() + static_cast<std::ptrdiff_t>(row * width));
 }
 
+/// Puts the ranks' logits together, in the order of their rows. Errors: internal: two ranks have a
+/// row's, or they have none of one length.
+Status merge_logits(std::span<StepResult> ranks, StepResult& first) {
+  const bool alone = std::ranges::all_of(
+      ranks.subspan(1), [](const StepResult& other) { return other.logits_rows.empty(); });
+  if (alone) return {};
+  struct Part {
+    std::int32_t row = 0;
+    std::span<const float> logits;
+  };
+  std::vector<Part> parts;
+  for (const StepResult& rank : ranks) {
+    if (rank.logits_rows.empty()) continue;
+    const std::size_t width = rank.logits.size() / rank.logits_rows.size();
+    for (std::size_t i = 0; i < rank.logits_rows.size(); ++i)
+      parts.push_back({rank.logits_rows[i], std::span(rank.logits).subspan(i * width, width)});
+  }
+  std::ranges::sort(parts, {}, &Part::row);
+  std::vector<std::int32_t> rows;
+  std::vector<float> logits;
+  for (const Part& part : parts) {
+    if (part.logits.size() != parts[0].logits.size() || (!rows.empty() && rows.back() == part.row))
+      return make_error(ErrorCode::internal,
+                        "the ranks disagree on the logits of row {} of step {}", part.row,
+                        first.step);
+    rows.push_back(part.row);
+    logits.insert(logits.end(), part.logits.begin(), part.logits.end());
+  }
+  first.logits_rows.swap(rows);
+  first.logits.swap(logits);
+  return {};
+}
+
 Status same_step(const StepResult& first, const StepResult& other, std::size_t rank) {
   if (other.step == first.step && other.tokens.size() == first.tokens.size() &&
       other.ends.size() == first.ends.size())
@@ -64,6 +97,7 @@ Status merge_results(std::span<StepResult> ranks, RowOwners owners, StepResult& 
   if (missing != first.tokens.end())
     return make_error(ErrorCode::internal, "row {} of step {} was sampled by no rank",
                       missing - first.tokens.begin(), first.step);
+  KOHO_TRY(merge_logits(ranks, first));
   std::swap(result, first);
   return {};
 }

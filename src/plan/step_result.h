@@ -26,6 +26,10 @@ struct StepResult {
   std::vector<float> logprobs;        // [R], or empty
   std::vector<std::int32_t> top_ids;  // [R, kTop], or empty
   std::vector<float> top_logprobs;    // [R, kTop], or empty
+  /// The rows whose logits this result has, ascending: of all ranks together, the plan's
+  /// logits_wanted. Room for them comes with the first.
+  std::vector<std::int32_t> logits_rows;
+  std::vector<float> logits;  // [logits_rows, V]: what each row was sampled from, unmodified
 
   /// So that results of so many rows allocate nothing.
   void reserve(std::size_t samples) {
@@ -41,9 +45,9 @@ struct StepResult {
 enum class RowOwners : std::uint8_t { all_ranks, one_rank };
 
 /// Puts the ranks' results of one step together: rank 0's, which all others must equal, or each row
-/// from the rank that sampled it. Rank 0's vectors are exchanged for `result`'s. Errors: internal:
-/// ranks differ in step, length or a token, or a row was sampled by none or by two; names the rank
-/// and the row.
+/// from the rank that sampled it; each row's logits come from the one rank that has them. Rank 0's
+/// vectors are exchanged for `result`'s. Errors: internal: ranks differ in step, length or a token,
+/// a row was sampled by none or by two, or two have its logits; names the rank and the row.
 Status merge_results(std::span<StepResult> ranks, RowOwners owners, StepResult& result);
 
 }  // namespace koho

@@ -72,6 +72,28 @@ TEST(MergeResults, EachRowComesFromTheRankThatSampledIt) {
   EXPECT_EQ(merged.top_logprobs[3 * StepResult::kTop - 1], -0.25F);
 }
 
+TEST(MergeResults, LogitsComeFromWhicheverRankHasThem) {
+  std::vector<StepResult> ranks{answer({1, 2, 3}), answer({1, 2, 3}), answer({1, 2, 3})};
+  ranks[0].logits_rows = {1};
+  ranks[0].logits = {10, 11};
+  ranks[2].logits_rows = {0, 2};
+  ranks[2].logits = {0, 1, 20, 21};
+  StepResult merged;
+  ASSERT_TRUE(merge_results(ranks, RowOwners::all_ranks, merged).ok());
+  EXPECT_EQ(merged.logits_rows, (std::vector<std::int32_t>{0, 1, 2}));
+  EXPECT_EQ(merged.logits, (std::vector<float>{0, 1, 10, 11, 20, 21}));
+
+  std::vector<StepResult> twice{answer({1, 2}), answer({1, 2})};
+  for (StepResult& rank : twice) {
+    rank.logits_rows = {1};
+    rank.logits = {10, 11};
+  }
+  EXPECT_NE(refusal(twice, RowOwners::all_ranks).find("logits of row 1"), std::string::npos);
+  twice[1].logits_rows = {0};
+  twice[1].logits = {0};
+  EXPECT_NE(refusal(twice, RowOwners::all_ranks).find("logits of row 1"), std::string::npos);
+}
+
 TEST(MergeResults, ARowOfNoRankOrOfTwoIsAnError) {
   EXPECT_NE(
       refusal({answer({1, kElsewhere}), answer({kElsewhere, kElsewhere})}, RowOwners::one_rank)

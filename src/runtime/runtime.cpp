@@ -66,6 +66,7 @@ EngineLimits engine_limits(const RuntimeOptions& options,
   limits.scheduler.step_tokens_max = options.sequences_max + sizes.prefill_chunk;
   limits.scheduler.mixed_prefill_tokens_max = sizes.prefill_chunk;
   limits.scheduler.prefill_tokens_max = sizes.prefill_chunk;
+  limits.scheduler.attention_tokens = sizes.attention_tokens;
   limits.scheduler.prefix_cache = options.prefix_cache;
   // A rank's table of biases has room for kLogitBiasMax a row.
   limits.scheduler.bias_entries_max =
@@ -132,6 +133,18 @@ Status check_options(const LoadedModel& model, const RuntimeOptions& options) {
   return {};
 }
 
+/// A CPU's cache takes memory as it is used, so nothing else refuses one that can never be filled.
+Status check_host_holds(const RuntimeSizes& sizes, const RuntimeOptions& options) {
+  KOHO_TRY_ASSIGN(const std::int64_t memory, device_memory_bytes(options.device));
+  const std::int64_t wanted = sizes.kv_bytes * options.ranks;
+  if (wanted <= memory) return {};
+  return make_error(ErrorCode::resource_exhausted,
+                    "{} cache pages take {:.1f} GB, this machine has {:.1f} GB of memory in all: "
+                    "{} pages are the most",
+                    sizes.kv_pages, static_cast<double>(wanted) / 1e9,
+                    static_cast<double>(memory) / 1e9, memory / (wanted / sizes.kv_pages));
+}
+
 Result<RuntimePlan> decide(const LoadedModel& model,
                            const RuntimeOptions& options,
                            std::span<const RankMemory> devices) {
@@ -141,6 +154,7 @@ Result<RuntimePlan> decide(const LoadedModel& model,
   }
   RuntimePlan plan;
   plan.sizes = decide_sizes(model.config, options, memory);
+  if (options.device.kind == DeviceKind::cpu) KOHO_TRY(check_host_holds(plan.sizes, options));
   plan.limits = engine_limits(options, plan.sizes, model.config.vocab_size);
   KOHO_TRY(validate(plan.limits));
   return plan;

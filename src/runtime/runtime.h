@@ -70,6 +70,7 @@ struct RuntimeSizes {
   std::int32_t context_max = 0;         // tokens of one request: there are pages for so many
   ContextBound context_bound = ContextBound::model;
   std::int32_t prefill_chunk = 0;
+  std::int32_t attention_tokens = 0;  // Limits::attention_tokens
 };
 
 /// What options and a model come to.

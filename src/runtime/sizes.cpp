@@ -57,6 +57,24 @@ std::int64_t page_bytes(const ModelConfig& config, const RuntimeOptions& options
                               .dtype = options.kv_dtype});
 }
 
+/// Limits::attention_tokens: multiplications of a token in all linear layers but the head, over
+/// those of one token of its context; times four, since short chunks make poor use of the weights
+/// that they read.
+std::int32_t attention_tokens(const ModelConfig& config) {
+  const std::int64_t attention =
+      config.hidden_size * 2 * (config.query_width() + config.key_value_width());
+  const std::int64_t dense = 3 * config.hidden_size * config.intermediate_size;
+  const std::int64_t experts = 3 * config.hidden_size *
+                               (config.num_experts_per_tok * config.moe_intermediate_size +
+                                config.shared_intermediate_size());
+  const std::int64_t moe_layers = config.num_moe_layers();
+  const std::int64_t layers = config.num_hidden_layers;
+  const std::int64_t linear =
+      layers * attention + (layers - moe_layers) * dense + moe_layers * experts;
+  const std::int64_t context = layers * 2 * config.query_width();
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(4 * linear / context, 1, 1 << 24));
+}
+
 }  // namespace
 
 Shard shard_of(const RuntimeOptions& options) {
@@ -207,6 +225,8 @@ RuntimeSizes decide_sizes(const ModelConfig& config,
   // Several prompts may share a step.
   sizes.prefill_chunk = static_cast<std::int32_t>(
       std::min<std::int64_t>(chunk, std::int64_t{options.sequences_max} * sizes.context_max));
+  // Not on a GPU: what shorter chunks would cost its long prompts is not measured.
+  if (options.device.kind == DeviceKind::cpu) sizes.attention_tokens = attention_tokens(config);
   return sizes;
 }
 

@@ -27,6 +27,11 @@ struct Limits {
   std::int32_t mixed_prefill_tokens_max = 0;
   /// Prefill tokens at most in any step, one that decodes or not; 0 = only the two above count.
   std::int32_t prefill_tokens_max = 0;
+  /// So many tokens of context cost a token's attention as much as the rest of the model: a prefill
+  /// token at position p counts as 1 + p / attention_tokens of the budgets, so that a chunk deep in
+  /// a long prompt takes no longer than one at its beginning. 0, or where there is one request
+  /// alone: each counts as one.
+  std::int32_t attention_tokens = 0;
   /// Of each step's prefill so much goes by turn: by priority with ageing, then by arrival. Nobody
   /// starves. The rest goes to short prompts first, shared by clients (fair_order.h). 100: all goes
   /// by turn.

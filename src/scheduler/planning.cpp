@@ -42,6 +42,7 @@ const StepBatch* Scheduler::plan() {
   const std::uint64_t preempted = counters_.preempted;
   plan_decodes(batch);
   granted_ = 0;
+  counts_attention_ = limits_.attention_tokens > 0 && std::ssize(running_) + waiting_.size() > 1;
   prefill_share_ = ceil_div(std::max(prefill_budget(batch), 0), limits_.partitions);
   std::ranges::fill(prefilled_, 0);
   // A step that preempted admits nobody: the preempted sequence would only take its pages back.
@@ -131,12 +132,12 @@ void Scheduler::grant_by_turn(StepBatch& batch, bool admits) {
     std::int32_t& turn = turns_[static_cast<std::size_t>(chosen->partition)];
     // Who is admitted has a row; if its partition's turn is over, the next one waits for a step.
     if (chosen == waiting && turn == 0) admits = false;
+    const std::int32_t budget = std::min(turn, prefill_budget(batch, chosen->partition));
     const std::int32_t count =
-        std::max(chosen == waiting ? 1 : 0,
-                 std::min({turn, prefill_budget(batch, chosen->partition), left_of(*chosen)}));
-    grant(*chosen, count);
-    all -= std::min(turn, count);
-    turn = std::max(turn - count, 0);
+        std::max(chosen == waiting ? 1 : 0, std::min(paid_by(*chosen, budget), left_of(*chosen)));
+    const std::int32_t cost = grant(*chosen, count, budget);
+    all -= std::min(turn, cost);
+    turn = std::max(turn - cost, 0);
   }
 }
 
@@ -159,7 +160,8 @@ void Scheduler::grant_fairly(StepBatch& batch, bool admits) {
       chosen = waiting;
     }
     if (chosen == nullptr) return;
-    grant(*chosen, std::min(prefill_budget(batch, chosen->partition), left_of(*chosen)));
+    const std::int32_t budget = prefill_budget(batch, chosen->partition);
+    grant(*chosen, std::min(paid_by(*chosen, budget), left_of(*chosen)), budget);
   }
 }
 
@@ -174,10 +176,32 @@ Sequence* Scheduler::fairest_running(const StepBatch& batch) {
   return best;
 }
 
-void Scheduler::grant(Sequence& sequence, std::int32_t tokens) {
+std::int32_t Scheduler::cost_of(const Sequence& sequence, std::int32_t tokens) const {
+  if (!counts_attention_) return tokens;
+  const std::int64_t position = sequence.planned + sequence.granted;
+  const std::int64_t cost =
+      tokens * (limits_.attention_tokens + position) / limits_.attention_tokens;
+  return static_cast<std::int32_t>(std::min<std::int64_t>(cost, 1 << 30));
+}
+
+std::int32_t Scheduler::paid_by(const Sequence& sequence, std::int32_t budget) const {
+  if (!counts_attention_) return budget;
+  constexpr std::int64_t kLeast = 16;  // fewer would take a step nearly as long
+  const std::int64_t position = sequence.planned + sequence.granted;
+  const std::int64_t tokens =
+      std::int64_t{budget} * limits_.attention_tokens / (limits_.attention_tokens + position);
+  return static_cast<std::int32_t>(std::min<std::int64_t>(budget, std::max(tokens, kLeast)));
+}
+
+std::int32_t Scheduler::grant(Sequence& sequence, std::int32_t tokens, std::int32_t budget) {
+  // The few tokens that paid_by() gives whatever they cost take no more than its budget: what goes
+  // by turn never takes the rest of the step.
+  const std::int32_t cost = std::max(tokens, std::min(cost_of(sequence, tokens), budget));
   sequence.granted += tokens;
-  granted_ += tokens;
-  prefilled_[static_cast<std::size_t>(sequence.partition)] += tokens;
+  granted_ = std::min(granted_ + cost, 1 << 30);
+  std::int32_t& prefilled = prefilled_[static_cast<std::size_t>(sequence.partition)];
+  prefilled = std::min(prefilled + cost, 1 << 30);
+  return cost;
 }
 
 bool Scheduler::may_pass(const Sequence& sequence) const {

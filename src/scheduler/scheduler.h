@@ -138,7 +138,12 @@ class Scheduler {
   void grant_by_turn(StepBatch& batch, bool admits);
   /// Gives the rest away by fair order.
   void grant_fairly(StepBatch& batch, bool admits);
-  void grant(Sequence& sequence, std::int32_t tokens);
+  /// Gives it `tokens` out of `budget`, and returns what they take of it.
+  std::int32_t grant(Sequence& sequence, std::int32_t tokens, std::int32_t budget);
+  /// What `tokens` more of the sequence take of a budget (Limits::attention_tokens).
+  std::int32_t cost_of(const Sequence& sequence, std::int32_t tokens) const;
+  /// The tokens of the sequence that a budget pays for; at least a few, if any is left.
+  std::int32_t paid_by(const Sequence& sequence, std::int32_t budget) const;
   /// Of the running prefills, the first by fair order that can be given more, or nullptr.
   Sequence* fairest_running(const StepBatch& batch);
   /// Tokens of a running sequence that this step does not compute yet.
@@ -203,8 +208,9 @@ class Scheduler {
   std::vector<std::int32_t> running_;      // indices, by arrival
   std::vector<std::int32_t> order_;        // of running_: as planning began; then of prefills
   std::vector<std::int32_t> batch_slots_;  // free ones
+  bool counts_attention_ = false;          // in this step: limits_.attention_tokens
   std::int32_t prefill_share_ = 0;         // prefill tokens of a partition in this step
-  std::int32_t granted_ = 0;               // prefill tokens of this step so far
+  std::int32_t granted_ = 0;               // of the prefill budget, so far in this step
   std::vector<std::int32_t> prefilled_;    // of these, by partition
   std::vector<std::int32_t> turns_;        // by partition: what is left to give away by turn
   std::int64_t turn_carry_ = 0;            // hundredths of tokens that the last steps owe to turns

@@ -16,6 +16,57 @@ TEST(Scheduler, PrefillsInChunksOfTheBudget) {
   harness.drain();
 }
 
+/// Issue 30: a chunk of 512 tokens behind 100,000 took five seconds on a CPU, and short requests
+/// beside it waited for each.
+TEST(Scheduler, ChunksDeepInAPromptAreShorter) {
+  Limits limits = small_limits();
+  limits.pages = 1000;
+  limits.context_max = 2000;
+  limits.step_tokens_max = 200;
+  limits.attention_tokens = 100;
+  limits.prefill_tokens_max = 100;
+  limits.mixed_prefill_tokens_max = 100;
+  Harness harness(limits);
+  harness.submit(4, 1900, 5000);  // decodes a token a step
+  harness.step();
+  harness.submit(1900, 1);
+  int position = 0;
+  while (position < 1900) {
+    const int tokens = harness.step()->tokens - 1;
+    // A token at this position costs 1 + position / 100, and a step pays for 100: a quarter by
+    // turn, the rest to the shortest. Each part has at least 16 tokens.
+    const int fair = 10000 / (100 + position);
+    EXPECT_LE(tokens, fair + 2 * 16) << position;
+    EXPECT_GE(tokens, std::min(std::max(fair / 2, 16), 1900 - position)) << position;
+    position += tokens;
+    // Who comes meanwhile has the next step.
+    if (position > 1000 && position < 1100) {
+      const SequenceId brief = harness.submit(4, 1, position);
+      const StepBatch* next = harness.step();
+      EXPECT_TRUE(std::ranges::any_of(next->rows, [&](const auto& row) {
+        return row.sequence == brief && row.samples;
+      })) << position;
+      position += next->tokens - 1 - 4;
+    }
+  }
+  harness.drain();
+}
+
+/// Where nobody waits for them, they are as long as everywhere.
+TEST(Scheduler, ChunksOfAPromptAloneAreWhole) {
+  Limits limits = small_limits();
+  limits.pages = 1000;
+  limits.context_max = 2000;
+  limits.step_tokens_max = 200;
+  limits.attention_tokens = 100;
+  limits.prefill_tokens_max = 100;
+  Harness harness(limits);
+  harness.submit(1900, 1);
+  for (int position = 0; position < 1900; position += 100)
+    EXPECT_EQ(harness.step()->tokens, 100) << position;
+  harness.drain();
+}
+
 TEST(Scheduler, BoundsPrefillBesideDecodes) {
   Harness harness;
   harness.submit(4, 20);

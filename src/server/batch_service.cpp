@@ -36,15 +36,17 @@ void sync_file(const std::filesystem::path& path) {
   if (file.is_open()) static_cast<void>(::fsync(file.get()));
 }
 
-api::ApiError give_up_error(BatchStatus status, bool key_gone) {
+api::ApiError give_up_error(BatchStatus status, bool key_gone, bool had_key) {
   api::ApiError error{.status = 400};
   if (status == BatchStatus::expiring) {
     error.code = "batch_expired";
     error.message = "This request could not be executed before the completion window expired.";
   } else {
     error.code = "batch_cancelled";
-    error.message = key_gone ? "The API key that made this batch is no longer valid."
-                             : "This request was not executed: the batch was cancelled.";
+    error.message = !key_gone ? "This request was not executed: the batch was cancelled."
+                    : had_key
+                        ? "The API key that made this batch is no longer valid."
+                        : "This batch was made without an API key, and the server has keys now.";
   }
   return error;
 }
@@ -381,7 +383,9 @@ bool BatchService::settle(Active& batch) {
   }
   const BatchRecord now = records_.get(batch.id);
   batch.key = key_of(now.owner);
-  const bool key_gone = batch.key == nullptr && !now.owner.empty();
+  // One from before there were keys belongs to nobody who could see it, and to no limit.
+  const bool key_gone =
+      batch.key == nullptr && (!now.owner.empty() || !core_.api_keys()->all().empty());
   if (key_gone) {
     records_.advance(batch.id, BatchStatus::in_progress, BatchStatus::cancelling);
   } else if (Core::unix_seconds() >= now.expires_at) {
@@ -390,7 +394,8 @@ bool BatchService::settle(Active& batch) {
   const BatchStatus status = records_.get(batch.id).status;
   if (status == BatchStatus::cancelling || status == BatchStatus::expiring) {
     withdraw_batch(batch);
-    if (Status written = give_up_lines(batch, give_up_error(status, key_gone)); !written.ok()) {
+    if (Status written = give_up_lines(batch, give_up_error(status, key_gone, !now.owner.empty()));
+        !written.ok()) {
       batch.broken = std::move(written).error();
       return false;
     }

@@ -16,7 +16,8 @@
 namespace koho::server {
 namespace {
 
-constexpr std::string_view kStyle = R"(:root { color-scheme: light dark; }
+constexpr std::string_view kStyle =
+    R"(:root { color-scheme: light dark; background: Canvas; color: CanvasText; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; }
 summary { cursor: pointer; padding: .3rem 0; }
 p { margin: .4rem 0; }

@@ -50,6 +50,7 @@ PlanRunner::PlanRunner(Worker& worker, const PlanBounds& bounds)
        {&context_lengths_, &batch_slots_, &logit_rows_, &sample_batch_slots_})
     list->reserve(sequences);
   sampling_.reserve(sequences);
+  logits_wanted_.reserve(sequences);
   for (Unfinished& plan : unfinished_) plan.own_rows.reserve(sequences);
   page_table_updates_.reserve(static_cast<std::size_t>(2 * most.run_pages));
   output_record_updates_.reserve(2 * sequences * OutputRecord::kWords);
@@ -117,6 +118,7 @@ void PlanRunner::list_tokens(const StepPlan& plan, std::vector<std::size_t>& own
   logit_rows_.clear();
   sample_batch_slots_.clear();
   sampling_.clear();
+  logits_wanted_.clear();
   own_rows.clear();
   decodes_ = 0;
   std::ranges::fill(rank_tokens_, 0);
@@ -144,6 +146,8 @@ void PlanRunner::list_tokens(const StepPlan& plan, std::vector<std::size_t>& own
     logit_rows_.push_back(query_starts_.back() - 1);
     sample_batch_slots_.push_back(plan.sample_batch_slots[row]);
     sampling_.push_back(plan.sampling[row]);
+    if (std::ranges::binary_search(plan.logits_wanted, static_cast<std::int32_t>(row)))
+      logits_wanted_.push_back(static_cast<std::int32_t>(own_rows.size()));
     own_rows.push_back(row);
   }
 }
@@ -185,6 +189,7 @@ Status PlanRunner::start(std::span<const std::byte> bytes) {
                                      .logit_rows = logit_rows_,
                                      .sample_batch_slots = sample_batch_slots_,
                                      .sampling = sampling_,
+                                     .logits_wanted = logits_wanted_,
                                      .biases = plan.biases,
                                      .masks = {},
                                      .page_table_updates = page_table_updates_,
@@ -220,6 +225,11 @@ Status PlanRunner::finish(StepResult& result) {
   spread(result.logprobs, output_.logprobs, plan.own_rows, plan.rows);
   spread(result.top_ids, output_.top_ids, plan.own_rows, plan.rows);
   spread(result.top_logprobs, output_.top_logprobs, plan.own_rows, plan.rows);
+  result.logits_rows.clear();
+  for (const std::int32_t row : output_.logits_rows)
+    result.logits_rows.push_back(
+        static_cast<std::int32_t>(plan.own_rows[static_cast<std::size_t>(row)]));
+  std::swap(result.logits, output_.logits_values);
   return {};
 }
 

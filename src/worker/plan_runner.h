@@ -78,6 +78,7 @@ class PlanRunner {
   std::vector<std::int32_t> logit_rows_;          // [R]
   std::vector<std::int32_t> sample_batch_slots_;  // [R]
   std::vector<SamplingRow> sampling_;             // [R]
+  std::vector<std::int32_t> logits_wanted_;       // ascending rows of R
   std::int64_t decodes_ = 0;
   std::vector<std::int64_t> rank_tokens_;            // [ranks], where each has its own tokens
   std::vector<std::int32_t> page_table_updates_;     // [C, 2]

@@ -82,6 +82,7 @@ std::span<std::byte> rendezvous_memory(const SharedMemory& memory) {
 StepMemoryLayout::StepMemoryLayout(const PlanBounds& bounds, std::int64_t ranks)
     : ranks_(ranks),
       plan_bytes_(koho::round_up(koho::plan_bytes(bounds.counts_max()), kPageBytes)),
-      result_bytes_(koho::round_up(flat_result_bytes(bounds.sequences_max), std::size_t{64})) {}
+      result_bytes_(koho::round_up(flat_result_bytes(bounds.sequences_max, bounds.vocabulary),
+                                   std::size_t{64})) {}
 
 }  // namespace koho

@@ -103,7 +103,8 @@ Status Worker::check(const StepInput& input) const {
       (input.sampling.empty() ||
        (length(input.sampling) == rows && length(input.sample_batch_slots) == rows)) &&
       input.page_table_updates.size() % 2 == 0 && input.page_copies.size() % 2 == 0 &&
-      input.output_record_updates.size() % 2 == 0;
+      input.output_record_updates.size() % 2 == 0 &&
+      (input.logits_wanted.empty() || input.logits_wanted.back() < rows);
   const bool within_limits =
       tokens <= limits_.tokens_max && sequences <= limits_.sequences_max &&
       rows <= limits_.logit_rows_max &&
@@ -333,7 +334,7 @@ Status Worker::enqueue_forward(const StepInput& input) {
     last_batch_ = batch_of(shape, shape.sequences);
     last_batch_.row_starts = row_starts(shape.tokens, {});
     KOHO_TRY(decode_graph->forward->replay());
-    in_flight.logits = model_->logits(in_flight.rows);
+    in_flight.logits = model_->logits(shape.logit_rows);
   } else {
     Batch& batch = last_batch_ = batch_of(shape, input.decodes);
     batch.row_starts = row_starts(shape.tokens, input.rank_tokens);
@@ -345,6 +346,7 @@ Status Worker::enqueue_forward(const StepInput& input) {
     }
     KOHO_TRY_ASSIGN(in_flight.logits, forward(shape, batch));
   }
+  list_logits(input.logits_wanted, in_flight);
   ++enqueued_;
   return {};
 }
@@ -366,8 +368,38 @@ Status Worker::enqueue_sampling(std::span<const std::uint32_t> masks) {
         std::span<std::byte>(in_flight.results.view().data, static_cast<std::size_t>(bytes)),
         part_of(arrays_.results, 0, DType::u8, {bytes})));
   }
+  KOHO_TRY(download_logits(in_flight));
   KOHO_TRY(in_flight.done->record());
   ++sampled_;
+  return {};
+}
+
+void Worker::list_logits(std::span<const std::int32_t> wanted, InFlightStep& in_flight) const {
+  in_flight.logits_rows.clear();
+  const Shard& shard = model_->shard();
+  const bool all_ranks_have_them =
+      !shard.dispatches_tokens() && model_->collectives().sampling_ranks() == 1;
+  if (all_ranks_have_them && shard.rank != 0) return;
+  const SampledLogits& own = in_flight.logits;
+  for (const std::int32_t row : wanted)
+    if (row >= own.first && row < own.first + own.values.size(0))
+      in_flight.logits_rows.push_back(row);
+}
+
+Status Worker::download_logits(InFlightStep& in_flight) {
+  if (in_flight.logits_rows.empty()) return {};
+  const std::int64_t row_bytes = 4 * limits_.vocabulary;
+  const std::int64_t bytes = length(std::span(in_flight.logits_rows)) * row_bytes;
+  if (in_flight.logits_copy.view().bytes() < bytes) {
+    KOHO_TRY_ASSIGN(in_flight.logits_copy, backend_->allocate_host(bytes));
+  }
+  std::byte* target = in_flight.logits_copy.view().data;
+  for (const std::int32_t row : in_flight.logits_rows) {
+    KOHO_TRY(backend_->enqueue_download(
+        std::span<std::byte>(target, static_cast<std::size_t>(row_bytes)),
+        in_flight.logits.values.slice(0, row - in_flight.logits.first, 1)));
+    target += row_bytes;
+  }
   return {};
 }
 
@@ -395,6 +427,9 @@ Status Worker::finish(StepOutput& output) {
   output.logprobs.clear();
   output.top_ids.clear();
   output.top_logprobs.clear();
+  output.logits_rows = in_flight.logits_rows;
+  fetch(output.logits_values, in_flight.logits_copy, 0,
+        length(std::span(in_flight.logits_rows)) * limits_.vocabulary);
   if (!in_flight.samples) return {};
   const ResultLayout at = result_layout(in_flight.shape.logit_rows);
   fetch(output.ids, in_flight.results, at.ids, in_flight.rows);

@@ -50,7 +50,8 @@ struct StepInput {
   std::span<const std::int32_t> logit_rows;  // [R] ascending
   // [R] the batch slot whose last token each sampled row becomes; with sampling only
   std::span<const std::int32_t> sample_batch_slots;
-  std::span<const SamplingRow> sampling;  // [R], or empty: no sampling, logits only
+  std::span<const SamplingRow> sampling;          // [R], or empty: no sampling, logits only
+  std::span<const std::int32_t> logits_wanted{};  // ascending: rows of R whose logits come back
   std::span<const LogitBias> biases;
   std::span<const std::uint32_t> masks;  // [M, ceil(V/32)], for enqueue()
   // The worker applies these before the step. A page table's index may appear twice, with the same
@@ -64,11 +65,13 @@ struct StepInput {
 
 /// Results of a step. Vectors keep their capacity from step to step.
 struct StepOutput {
-  std::vector<std::int32_t> ids;      // [R]; -1: no token could be drawn
-  std::vector<RowEnd> ends;           // [R] whether a row's output ended, or had ended before
-  std::vector<float> logprobs;        // [R], or empty if no row wants any
-  std::vector<std::int32_t> top_ids;  // [R, kTopLogprobsMax]
-  std::vector<float> top_logprobs;    // [R, kTopLogprobsMax]
+  std::vector<std::int32_t> ids;          // [R]; -1: no token could be drawn
+  std::vector<RowEnd> ends;               // [R] whether a row's output ended, or had ended before
+  std::vector<float> logprobs;            // [R], or empty if no row wants any
+  std::vector<std::int32_t> top_ids;      // [R, kTopLogprobsMax]
+  std::vector<float> top_logprobs;        // [R, kTopLogprobsMax]
+  std::vector<std::int32_t> logits_rows;  // of logits_wanted, those that this rank brings back
+  std::vector<float> logits_values;       // [logits_rows, V]
   // [count, V] f32 on the device, until the next step: rows first_logits … of the R, which are all
   // of them unless ranks cut the vocabulary.
   ConstTensorView logits;
@@ -162,6 +165,8 @@ class Worker {
   /// The host's buffers of a step in flight: its arrays and its results.
   struct InFlightStep {
     Tensor packed, masks, results;
+    Tensor logits_copy;  // [logits_rows, V] f32; grows as it is asked for
+    std::vector<std::int32_t> logits_rows;
     std::unique_ptr<Event> done;
     StepShape shape;        // padded
     std::int64_t rows = 0;  // of the caller
@@ -194,6 +199,9 @@ class Worker {
                                            std::span<const std::int64_t> rank_tokens);
   Result<SampledLogits> forward(const StepShape& shape, const Batch& batch);
   Status sample(const StepShape& shape, const SampledLogits& logits);
+  /// Lists the rows of `wanted` whose logits this rank brings back: each row's one rank does.
+  void list_logits(std::span<const std::int32_t> wanted, InFlightStep& in_flight) const;
+  Status download_logits(InFlightStep& in_flight);
   ResultLayout result_layout(std::int64_t rows) {
     return ResultLayout(model_->collectives().padded_sampled_rows(rows));
   }

@@ -236,7 +236,7 @@ TEST_F(BatchCommand, AnInterruptedRunEndsInOrderAndGoesOn) {
   const Ran ran = shell(
       "koho in answers --concurrency 4 & pid=$!; "
       "for i in $(seq 600); do test -s answers && break; sleep 0.05; done; "
-      "kill -INT $(pgrep -P $pid) 2>/dev/null || kill -INT $pid; wait $pid");
+      "kill -INT $(cat /proc/$pid/task/$pid/children) $pid; wait $pid");
   ASSERT_EQ(ran.exit_code, 8) << ran.errors;
   EXPECT_NE(ran.errors.find("interrupted"), std::string::npos) << ran.errors;
   const std::size_t first = answers("answers").size();

@@ -110,6 +110,7 @@ int main(int argc, char** argv) {
       TEST(more_requests_than_the_batch_holds),
       TEST(requests_end),
       TEST(a_stop_token_ends_a_request),
+      TEST(logits_are_what_each_token_was_sampled_from),
       TEST(wrong_models_and_options_are_errors),
       TEST(an_older_callers_options_are_taken),
       TEST(a_full_engine_says_so_after_null),

@@ -58,6 +58,7 @@ void a_batch_is_one_step(void);
 void more_requests_than_the_batch_holds(void);
 void requests_end(void);
 void a_stop_token_ends_a_request(void);
+void logits_are_what_each_token_was_sampled_from(void);
 void wrong_models_and_options_are_errors(void);
 void an_older_callers_options_are_taken(void);
 void a_full_engine_says_so_after_null(void);

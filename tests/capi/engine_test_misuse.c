@@ -87,7 +87,7 @@ void wrong_prompts_and_parameters_are_errors(void) {
     CHECK_ERROR(KOHO_INVALID_ARGUMENT, add_request(engine, 0, ids, 8, &params));
   }
   ids[3] = 300;
-  const uint32_t sizes[] = {0, 4, sizeof(params) - 8, sizeof(params) + 8, UINT32_MAX};
+  const uint32_t sizes[] = {0, 4, sizeof(params) - 4, sizeof(params) + 8, UINT32_MAX};
   for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); ++i) {
     params.struct_size = sizes[i];
     CHECK_NULL(KOHO_UNSUPPORTED, "struct_size", prefill(engine, 0, ids, 8, &params));
@@ -121,6 +121,12 @@ void wrong_prompts_and_parameters_are_errors(void) {
   REFUSED(num_stop_token_ids, 2);  // with a NULL list
   REFUSED(num_stop_sequences, -1);
   REFUSED(num_stop_sequences, 1);  // with a NULL list
+  float logits = 0.0F;
+  params = greedy(4);
+  params.logits = &logits;
+  CHECK_NULL(KOHO_INVALID_ARGUMENT, "logits_rows", prefill(engine, 0, ids, 8, &params));
+  params.logits_rows = -1;
+  CHECK_ERROR(KOHO_INVALID_ARGUMENT, add_request(engine, 0, ids, 8, &params));
   const int64_t lengths[] = {-1, 0, 1, 17, INT64_MAX};
   for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); ++i) {
     params = greedy(4);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that go well: both forms, batches, ends and stop tokens.
+// Requests that go well: both forms, batches, ends, stop tokens and logits.
 #include <stddef.h>
 
 #include "engine_test.h"
@@ -191,5 +191,87 @@ void a_stop_token_ends_a_request(void) {
   params.num_stop_sequences = 2;
   params.struct_size = offsetof(SamplingParams, stop_sequences);
   CHECK(alone(engine, 3, &params, stopped) == 10);
+  free_engine(engine);
+}
+
+static int64_t argmax(const float* logits, int64_t count) {
+  int64_t best = 0;
+  for (int64_t i = 1; i < count; ++i)
+    if (logits[i] > logits[best]) best = i;
+  return best;
+}
+
+void logits_are_what_each_token_was_sampled_from(void) {
+  enum { kSteps = 12, kRows = 3 };
+  EngineHandle* engine = start(kPrompts);
+  const int64_t vocabulary = get_engine_info(engine, KOHO_INFO_VOCAB_SIZE);
+  const size_t row_bytes = (size_t)vocabulary * sizeof(float);
+  float* row = calloc((size_t)vocabulary, sizeof(float));
+  float* all = calloc((size_t)(kSteps * vocabulary), sizeof(float));
+  float* ring = calloc((size_t)(kRows * vocabulary), sizeof(float));
+  CHECK(row != NULL && all != NULL && ring != NULL);
+
+  // Step by step, in one batch with a request that asks for none. prefill's are there at once.
+  SamplingParams params = greedy(kSteps);
+  const SamplingParams plain = params;
+  params.logits = row;
+  params.logits_rows = 1;
+  RequestState* both[2] = {begin(engine, 0, &params), begin(engine, 1, &plain)};
+  const int64_t first = argmax(row, vocabulary);
+  int64_t expected[kSteps];
+  for (int step = 0; step < kSteps; ++step) {
+    int64_t tokens[2];
+    uint8_t done[2];
+    CHECK(run_batch_decode(engine, both, 2, tokens, done) == KOHO_OK);
+    CHECK(tokens[0] == argmax(row, vocabulary) && (step > 0 || tokens[0] == first));
+    memcpy(all + step * vocabulary, row, row_bytes);
+    expected[step] = tokens[0];
+  }
+  for (int i = 0; i < 2; ++i) free_request_state(engine, both[i]);
+
+  // The same bits from a poll, which brings as many tokens as there are rows.
+  int64_t ids[kPromptLength];
+  prompt_of(0, ids);
+  params.logits = ring;
+  params.logits_rows = kRows;
+  CHECK(add_request(engine, 0, ids, kPromptLength, &params) == KOHO_OK);
+  TokenEvent events[kSteps] = {{0}};
+  int count = 0;
+  while (count < kSteps) {
+    const int32_t got = poll_requests(engine, events, kSteps, -1);
+    CHECK(got > 0 && got <= kRows);
+    for (int i = 0; i < got; ++i, ++count) {
+      const float* logits = ring + count % kRows * vocabulary;
+      CHECK(events[i].token == expected[count]);
+      CHECK(memcmp(logits, all + count * vocabulary, row_bytes) == 0);
+    }
+  }
+  CHECK(poll_requests(engine, events, 1, -1) == 0);
+
+  // What sampling makes of them does not show: penalties, a temperature, a stop token that must
+  // not come yet.
+  params = greedy(2);
+  params.logits = row;
+  params.logits_rows = 1;
+  params.temperature = 2.0;
+  params.repetition_penalty = 1.9;
+  params.presence_penalty = 2.0;
+  params.min_tokens = 2;
+  params.stop_token_ids = &first;
+  params.num_stop_token_ids = 1;
+  RequestState* state = begin(engine, 0, &params);
+  CHECK(memcmp(row, all, row_bytes) == 0);
+  free_request_state(engine, state);
+
+  // A caller of version 3 does not know of them.
+  memset(row, 0, row_bytes);
+  params.struct_size = offsetof(SamplingParams, logits);
+  state = begin(engine, 0, &params);
+  CHECK(row[0] == 0.0F && argmax(row, vocabulary) == 0);
+  free_request_state(engine, state);
+  check_all_pages_back(engine);
+  free(row);
+  free(all);
+  free(ring);
   free_engine(engine);
 }

@@ -1,56 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the command `koho render`: requests on standard input, prompts on standard output, errors
 // with the number of the line.
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <string_view>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <gtest/gtest.h>
 
 #include "base/json_writer.h"
 #include "base/mapped_file.h"
-#include "chat/json.h"
+#include "tests/support/command_test.h"
 
 namespace koho::chat {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::Ran;
 
-struct Ran {
-  int exit_code = -1;
-  std::string output;
-  std::string errors;
-};
-
-/// Runs in a directory of its own.
-class RenderCommand : public ::testing::Test {
+class RenderCommand : public testing::CommandTest {
  protected:
-  RenderCommand()
-      : directory_(fs::path(testing::TempDir()) / ("koho_render_" + std::to_string(getpid()))) {
-    fs::create_directories(directory_);
-  }
-  ~RenderCommand() override { fs::remove_all(directory_); }
-
-  void write(const char* name, std::string_view text) const {
-    std::ofstream(directory_ / name, std::ios::binary) << text;
-  }
-  std::string read(const char* name) const {
-    const Result<std::string> text = read_file(directory_ / name, 16U << 20U);
-    return text.ok() ? *text : "unreadable";
-  }
   Ran render(const std::string& flags, std::string_view input) const {
-    write("in", input);
-    const std::string command =
-        "cd '" + directory_.string() + "' && '" KOHO_BINARY "' render " + flags + " <in >out 2>err";
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("out"), read("err")};
+    return koho("render " + flags, input);
   }
-
-  fs::path directory_;
 };
 
 constexpr const char* kHi =

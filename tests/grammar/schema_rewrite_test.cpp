@@ -192,9 +192,102 @@ std::vector<Case> rewritten() {
   };
 }
 
+/// A schema of strings with a format, and keywords beside it.
+std::string of_format(const std::string& format, const std::string& more = "") {
+  return R"({"type":"string","format":")" + format + '"' + more + '}';
+}
+
+std::vector<Case> formatted() {
+  return {
+      {"format_regex",
+       of_format("regex"),
+       {R"("^[a-z0-9_-]+(foo|[^x])*x{1,3}$")", R"("a.b*")", R"("")", R"x("(?:ab?)+")x"},
+       {R"("[a")", R"x("a)")x", R"("*a")", R"("a{3,1}")", R"("((ab?)+")", R"("[z-a]")",
+        R"("a**")"}},
+      {"format_iri", of_format("iri"), {R"("http://a.b/c")"}, {R"("not-an-iri")", R"("")"}},
+      {"format_idn_email", of_format("idn-email"), {R"("a@b.cd")"}, {R"("a@b")", R"("a")"}},
+      {"format_email_with_lengths",
+       of_format("email", R"(,"minLength":3,"maxLength":40)"),
+       {R"("john.doe@example.com")", R"("a@b.cd")"},
+       {R"("example")", R"("john@example")", R"("a..b@c.de")",
+        '"' + std::string(40, 'a') + R"(@b.cd")"}},
+      {"format_email_long",
+       of_format("email", R"(,"maxLength":1024)"),
+       {R"("john_doe+news@mail.example.com")"},
+       {R"("example")", R"("@example.com")"}},
+      {"format_date_with_its_length",
+       of_format("date", R"(,"minLength":10,"maxLength":10)"),
+       {R"("2024-02-29")"},
+       {R"("2023-02-29")"}},
+      {"format_date_time_short",
+       of_format("date-time", R"(,"maxLength":24)"),
+       {R"("2024-02-29T23:59:59Z")"},
+       {R"("2024-02-31T23:59:59Z")", R"("2024-02-29T23:59:59.123456Z")"}},
+      {"format_date_time",
+       of_format("date-time"),
+       {R"("2024-02-29T23:59:59.123456+02:00")"},
+       {R"("2024-02-31T23:59:59Z")", R"("2024-02-29T24:00:00Z")"}},
+      {"format_uri_with_length",
+       of_format("uri", R"(,"maxLength":30)"),
+       {R"("https://example.com:80/a?b=c#d")"},
+       {R"("https://example.com:80/a?b=c#de")", R"("example")"}},
+      {"format_uri_short",
+       of_format("uri", R"(,"maxLength":12)"),
+       {R"("a:b")", R"("ab:cd.ef")"},
+       {R"("https://a.bc")", R"("abc")"}},
+      {"format_hostname",
+       of_format("hostname", R"(,"maxLength":253)"),
+       {R"("a-b.example.com")"},
+       {R"("-a.com")", R"("a..b")", R"("")"}},
+      {"format_json_pointer",
+       of_format("json-pointer"),
+       {R"("/a~1b/0")", R"("")"},
+       {R"("a")", R"("/a"b")", R"("/~2")", "\"/\n\""}},
+      {"format_ipv6", of_format("ipv6"), {R"("fe80::1")", R"("::")"}, {R"("1::2::3")", R"("g::")"}},
+      {"format_ipv4", of_format("ipv4"), {R"("10.0.0.1")"}, {R"("10.0.0.01")", R"("256.1.1.1")"}},
+      {"format_unknown", of_format("colour"), {R"("red")"}, {"3"}},
+  };
+}
+
+std::vector<Case> bounded() {
+  return {
+      {"names_with_lengths",
+       R"({"type":"object","propertyNames":{"minLength":2,"maxLength":4},
+           "additionalProperties":{"type":"string","maxLength":2}})",
+       {R"({"ab":"xy","abcd":""})", "{}"},
+       {R"({"a":"x"})", R"({"abcde":"x"})", R"({"ab":"xyz"})", R"({3:"x"})"}},
+      {"names_by_a_pattern_with_bounds",
+       R"({"type":"object","patternProperties":{"^.{1,200}$":{"type":"object",
+           "patternProperties":{"^x-[a-z]{2,300}$":{"type":"integer"}}}}})",
+       {R"({"a b":{"x-ab":1}})", '{' + ('"' + std::string(200, 'a')) + R"(":{}})"},
+       {R"({"":{}})", R"({"a":{"x-a":1}})", '{' + ('"' + std::string(201, 'a')) + R"(":{}})"}},
+      {"bounds_that_differ",
+       R"({"anyOf":[{"type":"string","maxLength":300},{"type":"string","minLength":2,
+           "maxLength":200}]})",
+       {'"' + std::string(200, 'a') + '"'},
+       {'"' + std::string(301, 'a') + '"'}},
+      {"bounds_beside_an_enum",
+       R"({"anyOf":[{"type":"string","minLength":2,"maxLength":200},{"enum":["abc",7]}]})",
+       {R"("abc")", R"("some text")", "7"},
+       {R"("a")", "8"}},
+      {"bounds_that_an_enum_breaks",
+       R"({"anyOf":[{"type":"string","minLength":5,"maxLength":20},{"enum":["abc"]}]})",
+       {R"("abc")", R"("some text")"},
+       {R"("ab")"}},
+      {"bounds_behind_a_beginning",
+       R"({"type":"string","pattern":"^[A-Z]\\.[a-z]{2,300}$"})",
+       {R"("A.bc")", "\"A." + std::string(300, 'b') + '"'},
+       {R"("A.b")", R"("Axbc")", R"("A.")", "\"A." + std::string(301, 'b') + '"'}},
+      {"optional_bounds",
+       R"({"type":"string","pattern":"^(?:[a-z]{1,200})?$"})",
+       {R"("")", R"("abc")"},
+       {R"("A")", '"' + std::string(201, 'b') + '"'}},
+  };
+}
+
 std::vector<Case> cases() {
   std::vector<Case> all = merged();
-  for (const std::vector<Case>& more : {excluding(), rewritten()})
+  for (const std::vector<Case>& more : {excluding(), rewritten(), formatted(), bounded()})
     all.insert(all.end(), more.begin(), more.end());
   return all;
 }
@@ -253,6 +346,9 @@ TEST(SchemaRefusals, SayWhatToWriteInstead) {
                R"({"allOf":[{"type":"string","pattern":"^a"},{"type":"string","pattern":"b$"}]})",
                "write one schema"},
            Refused{R"({"type":"integer","minimum":1e30})", "leave it out"},
+           Refused{R"({"type":"string","format":"date","pattern":"^2"})", "leave out format"},
+           Refused{R"({"type":"string","format":"date","maxLength":5})", "leave out the lengths"},
+           Refused{R"({"type":"string","format":"email","minLength":200})", "in place of format"},
        }) {
     const auto compiled = compiler().compile(Constraint::json_schema(schema));
     ASSERT_FALSE(compiled.ok()) << schema;

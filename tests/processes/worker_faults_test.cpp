@@ -135,11 +135,14 @@ TEST_F(WorkerFaults, WhatABrokenWorkerWritesHarmsNobody) {
       const ForeignMemory control(processes[1], kControlMemory);
       const ForeignMemory steps(processes[1], kStepMemory);
       ASSERT_TRUE(control.data != nullptr && steps.data != nullptr);
-      // The last bytes of the step memory are the second rank's two results, of eight rows.
-      const std::size_t results = 2 * flat_result_bytes(8) / 64 * 64;
+      // The last bytes of the step memory are the second rank's two results, with room for the
+      // logits of eight rows each.
+      const std::size_t result =
+          (flat_result_bytes(8, engine->engine().limits().vocabulary) + 63) / 64 * 64;
       auto* words = reinterpret_cast<Control*>(control.data);
       for (int i = 0; i < 200; ++i) {
-        steps.data[steps.size - 1 - random() % results] = static_cast<std::byte>(random());
+        steps.data[steps.size - (1 + random() % 2) * result + random() % flat_result_bytes(8)] =
+            static_cast<std::byte>(random());
         if (i % 20 == 0)
           words->rank[1].result_bytes[random() % 2].store(random() % 2 == 0 ? random() : 1U << 31U);
         if (i % 50 == 0) words->rank[1].answered.store(random() % 1000);

@@ -285,13 +285,16 @@ TEST_F(FirstHour, ACheckWarnsOfWhatWillNotWork) {
          "warning: no tokenizer.json: /v1/chat/completions");
   expect("serve " + kModel + " --device cpu --kv-pages 16 --check", 0,
          "warning: requests above 1024 tokens will be refused");
+  expect("serve " + kModel + " --device cpu --kv-pages 16000000 --check", 6, "this machine has");
   EXPECT_EQ(koho("serve " + kModel + " --device cpu --check").output.find("warning"),
             std::string::npos);
 }
 
 TEST_F(FirstHour, InspectSaysWhereTheModelFitsAndHowToServeIt) {
   const std::string config = KOHO_SOURCE_DIR "/tests/data/configs/glm-4.7-fp8.json";
-  expect("inspect --config " + config, 0, "koho serve DIR --ranks 4 --experts whole");
+  expect("inspect --config " + config, 0, "koho serve DIR --ranks 4\n");
+  expect("inspect --config " + config + " --experts whole", 0,
+         "koho serve DIR --ranks 4 --experts whole\n");
   expect("inspect --config " + config + " --gpu h100", 0, "8 x H100 (80 GB)");
   expect("inspect --config " + config + " --gpu-memory-gb 24", 0, "on none of the GPUs");
   expect("inspect " + kModel, 0, "koho serve " + kModel + " --device cpu");

@@ -25,7 +25,7 @@ HEADER = ROOT / "include" / "koho" / "engine.h"
 BEGIN = "<!-- printed by: koho serve --help-sampling -->\n"
 END = "<!-- /printed -->\n"
 # Fields of the C struct that say how another one is meant.
-HELPERS = {"struct_size", "use_seed", "num_stop_token_ids", "stop_sequences", "num_stop_sequences"}
+HELPERS = {"struct_size", "use_seed", "num_stop_token_ids", "stop_sequences", "num_stop_sequences", "logits_rows"}
 
 
 def output_of(*command):
@@ -95,7 +95,8 @@ class SamplingParameters(unittest.TestCase):
         from koho.sampling import SamplingParamsStruct
 
         types = {"uint32_t": ctypes.c_uint32, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "double": ctypes.c_double,
-                 "const int64_t*": ctypes.POINTER(ctypes.c_int64), "uint64_t[2]": ctypes.c_uint64 * 2}
+                 "const int64_t*": ctypes.POINTER(ctypes.c_int64), "float*": ctypes.POINTER(ctypes.c_float),
+                 "uint64_t[2]": ctypes.c_uint64 * 2}
         self.assertEqual(list(SamplingParamsStruct._fields_), [(name, types[kind]) for name, kind in header_fields()])
 
     def test_what_generation_config_can_advise_is_none_in_python(self):

@@ -317,6 +317,28 @@ TEST_F(Batches, BelongToTheirKeyAndItsLimits) {
   EXPECT_EQ(keys->find("sk-a")->usage().generated_tokens, 24U);
 }
 
+TEST_F(Batches, OneFromBeforeThereWereKeysIsCancelled) {
+  std::string id;
+  {
+    const auto server = start();
+    id = text_at(create(server->port(), lines(60, 60)), "id");
+  }
+  {
+    const auto server =
+        start([](ServerSettings& settings) { settings.api_keys = {ApiKeySettings("sk-a")}; });
+    EXPECT_EQ(call(server->port(), "GET", "/v1/batches/" + id, "sk-a").status, 404);
+    const Json own = create(server->port(), lines(1, 1), "sk-a");  // behind it
+    wait_for(server->port(), text_at(own, "id"), is_over, "sk-a");
+  }
+  const auto server = start();
+  const Json batch = wait_for(server->port(), id, is_over);
+  EXPECT_EQ(text_at(batch, "status"), "cancelled");
+  const auto errors = read_lines(server->port(), text_at(batch, "error_file_id"));
+  ASSERT_FALSE(errors.empty());
+  EXPECT_NE(text_at(errors.begin()->second, "error.message").find("has keys now"),
+            std::string::npos);
+}
+
 TEST_F(Batches, AKeyAtItsLimitDelaysLinesAndLosesNone) {
   const auto server = start([](ServerSettings& settings) {
     settings.api_keys = {ApiKeySettings("sk-a")};

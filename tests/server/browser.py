@@ -97,6 +97,9 @@ class Page:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
         self.call("Emulation.setTouchEmulationEnabled", enabled=phone)
 
+    def dark(self, wanted):
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if wanted else "light"}])
+
     def open(self, url):
         self.call("Page.navigate", url=url)
         until(lambda: self.js("document.readyState") == "complete", f"{url} did not load")

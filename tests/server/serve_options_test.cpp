@@ -27,7 +27,7 @@ TEST(ServeCommand, SaysWhatIsWrongWithItsFlags) {
   };
   EXPECT_EQ(run({"--model", kTiny, "--max-model-length", "7"}, "did you mean --max-model-len?"), 2);
   EXPECT_EQ(run({"--model", kTiny, "--port", "70000"}, "--port: expected an integer"), 2);
-  EXPECT_EQ(run({}, "give its directory with --model DIR"), 2);
+  EXPECT_EQ(run({}, "give its directory first, or with -m"), 2);
   EXPECT_EQ(run({"--model"}, "--model needs a value"), 2);
   EXPECT_EQ(run({"--model", "/nowhere/model", "--port", "0"}, "/nowhere/model"), 3);
   EXPECT_EQ(run({"--model", kTiny, "--host", "not an address"}, "not an address"), 2);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The page /ui in headless Chromium: a chat with a tool call, cancel, reload, keys, errors, a phone; axe-core finds nothing
+"""The pages /ui and /docs in headless Chromium: a chat with a tool call, cancel, reload, keys, errors, a phone; axe-core finds nothing
 serious at three sizes in light and dark; the console stays empty.
 
   tests/server/ui_test.py --install                           brings Debian's chromium (as root) and axe-core (pip) first
@@ -400,6 +400,22 @@ def looks(walk):
     page.size(*SIZES["laptop"])
 
 
+def api_page(walk):
+    """The page of the API, /docs, at three sizes in light and dark: axe-core, no overflow, and a picture."""
+    for theme in ("light", "dark"):
+        walk.page.dark(theme == "dark")
+        for name, size in SIZES.items():
+            walk.page.size(*size, phone=name == "phone")
+            walk.page.open(walk.url + "/docs")
+            until(lambda: "The API of this server" in walk.page.text("h1"), "no heading")
+            walk.page.js("document.querySelectorAll('details').forEach(details => { details.open = true; }); 0")
+            assert walk.page.js("document.documentElement.scrollWidth <= innerWidth"), f"/docs at {name}: too wide"
+            walk.axe(f"/docs, {name}, {theme}")
+            walk.shot(f"docs-{name}-{theme}")
+    walk.page.dark(False)
+    walk.page.size(*SIZES["laptop"])
+
+
 def one_file(walk):
     """One file, small, with a strict policy, and nothing loaded from elsewhere."""
     with urllib.request.urlopen(walk.url + "/ui") as answer:
@@ -413,7 +429,7 @@ def one_file(walk):
     print(f"    {size} bytes; {policy}")
 
 
-SCENES = [chat, regenerate_and_edit, stop, cancel, reload, files_and_settings, errors, markdown, metrics_tab, keyboard, phone, one_file, looks, keys]
+SCENES = [chat, regenerate_and_edit, stop, cancel, reload, files_and_settings, errors, markdown, metrics_tab, keyboard, phone, one_file, looks, api_page, keys]
 
 
 def main():

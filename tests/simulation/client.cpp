@@ -151,6 +151,9 @@ std::string Client::check(const OutputEvent& event) {
   if (event.token != token)
     return fmt::format("token {} of choice {} is {}, alone it is {}", choice.tokens, event.choice,
                        event.token, token);
+  if (request_.logits != !event.logits.empty() ||
+      (request_.logits && event.logits.at(static_cast<std::size_t>(token)) != 1.0F))
+    return fmt::format("token {} of choice {} has another's logits", choice.tokens, event.choice);
   if (!choice.constrained) {
     choice.constrained = token == request_.reasoning_end;
   } else if (grammar_ != nullptr) {

@@ -193,6 +193,7 @@ Request World::draw_request() {
     }
     request.include_stop = random_.chance(200);
   }
+  request.logits = random_.chance(100);
   if (random_.chance(habits_.deadlines)) request.deadline_us = random_.in(1, 2'000'000);
   if (random_.chance(300)) {
     request.reasoning_begin = random_.in(0, limits_.vocabulary - 1);

@@ -146,6 +146,8 @@ void FakeExecutor::sample_all(const StepPlan& plan, StepResult& result) {
   result.step = plan.step;
   result.tokens.clear();
   result.ends.clear();
+  result.logits_rows.clear();
+  result.logits.clear();
   for (std::size_t r = 0; r < plan.logit_rows.size(); ++r) {
     const auto batch_slot = static_cast<std::size_t>(plan.sample_batch_slots[r]);
     std::int32_t* record = output(plan.sample_batch_slots[r]);
@@ -158,6 +160,12 @@ void FakeExecutor::sample_all(const StepPlan& plan, StepResult& result) {
     const Token token = draw(plan, r);
     result.tokens.push_back(token);
     result.ends.push_back(take_token(record, token));
+    if (std::ranges::binary_search(plan.logits_wanted, static_cast<std::int32_t>(r))) {
+      // The drawn token's stands out.
+      result.logits_rows.push_back(static_cast<std::int32_t>(r));
+      result.logits.resize(result.logits.size() + static_cast<std::size_t>(bounds_.vocabulary));
+      *(result.logits.end() - bounds_.vocabulary + token) = 1.0F;
+    }
     last_sampled_[batch_slot] = token;
     poisoned_ = poisoned_ || plan.sampling[r].seed == kPoison;
     histories_[batch_slot] = slot_content(histories_[batch_slot], token);

@@ -48,8 +48,8 @@ Error cuda_error(cudaError_t error, std::string_view call) {
 Status check_capability(const DeviceInfo& device, std::string_view architectures) {
   if (device.major != 9 && device.major != 10)
     return make_error(ErrorCode::unsupported,
-                      "{} has compute capability {}.{}; koho's kernels need 9.0 (H100, H200) or "
-                      "10.0 (B200): use such a GPU, or run on the CPU",
+                      "{} has compute capability {}.{}; koho's kernels need 9.0 (H100, H200), "
+                      "10.0 (B200) or 10.3 (B300): use such a GPU, or run on the CPU",
                       device.name, device.major, device.minor);
   for (std::string_view left = architectures; !left.empty();) {
     const std::size_t end = std::min(left.find(' '), left.size());

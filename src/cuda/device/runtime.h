@@ -29,7 +29,7 @@ struct DeviceInfo {
   bool hopper() const { return major == 9; }
 };
 
-/// What the kernels of this build are compiled for, as CMake names it: "90a-real 100a-real".
+/// What the kernels of this build are compiled for, as CMake names it: "90a-real 100f-real".
 std::string_view compiled_architectures();
 
 /// Refuses GPUs that koho's kernels, or those compiled for `architectures` (as above), cannot run
