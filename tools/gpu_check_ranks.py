@@ -93,6 +93,8 @@ def collective_steps(step, ranks, failures):
     told = (r"wrong", r"FAILED|failed|differs")
     yield step("ranks: collectives", [*bench, "--only", "checks,faults"], PIECE, told, usual=60)
     yield step("ranks: collectives, 10^5 calls", [*bench, "--only", "soak", "--rounds", "50000"], PIECE, told, usual=30)
+    # Rank 0 alone: the forms of ranks with a GPU each, where these share one.
+    yield step("ranks: collectives in loopback", [*bench, "--loopback", "--only", "checks,soak"], PIECE, told, usual=40)
     yield step("ranks: collectives of processes", [*bench, "--processes", "--only", "checks", "--quick"], PIECE, told, usual=60)
     cuda = ranks.tests / "cuda"
     mine = f"*/{ranks.count}"
