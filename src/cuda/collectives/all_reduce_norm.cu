@@ -8,7 +8,7 @@
 //          before the row is normalised. Few rows, fused and one-shot: a row has a CTA or a cluster
 //          of its own (all_reduce_few_kernel), with all addresses computed before the wait for the
 //          previous kernel, the residual loaded before the row is sent, and slots reset last.
-// shared   2.4 KiB static: maxima and sums of warps; few rows: 10 KiB more for a row's sums
+// shared   2.4 KiB static: maxima and sums of warps; a cluster: a row more, for its sums
 // bytes    a rank sends (n-1) * S one-shot, 2 (n-1)/n * S two-shot, S = 2 bytes an element, over
 //          the link; it reads S; fused, it also reads and writes the residual and writes the
 //          outputs. Arrived data is read and reset in L2: channels are few and reuse their slots.
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     all_reduce_few_kernel(const __grid_constant__ AllReduceParams p) {
   __shared__ RowScratch scratch;
   __shared__ alignas(16) float sums[32];
-  __shared__ alignas(16) uint4 row_sum[kFewThreads];  // the first CTA's
+  extern __shared__ uint4 row_sum[];  // [row_vectors] of a cluster's first CTA
   __shared__ alignas(8) std::uint64_t row_sum_barrier;
   const unsigned ctas = cluster_size();
   const unsigned part = cluster_rank();
@@ -260,8 +260,9 @@ cudaError_t launch_few_ranks(const AllReduceParams& p,
                              unsigned threads,
                              cudaStream_t stream) {
   return launch_kernel(all_reduce_few_kernel<kRanks>,
-                       {dim3(static_cast<unsigned>(p.rows * ctas)), dim3(threads), 0, ctas}, stream,
-                       p);
+                       {dim3(static_cast<unsigned>(p.rows * ctas)), dim3(threads),
+                        ctas > 1 ? p.row_vectors * sizeof(uint4) : 0, ctas},
+                       stream, p);
 }
 
 cudaError_t launch_few(const AllReduceParams& p, int ctas, unsigned threads, cudaStream_t stream) {
