@@ -341,6 +341,7 @@ struct Channel {
         store_system(at + static_cast<unsigned>(i) * stride(),
                      make_uint4(kSentinel, kSentinel, kSentinel, kSentinel));
   }
+
   /// Replaces this rank's addends `x` of row `row`, in the current epoch, by the sums.
   __device__ __forceinline__ void receive(uint4 (&x)[kSteps], unsigned vectors, unsigned row) {
     if constexpr (kOneShot) {
@@ -393,9 +394,9 @@ struct Channel {
 template <int kRanks>
 struct OneShotVector {
   Channel<kRanks, true, 1> channel;
-  std::uint64_t
-      to[kRanks - 1];  // of this rank's addend, by distance of the peer; in the first slot
-  std::uint64_t from;  // of rank 0's addend, likewise
+  // Addresses in the first slot: of this rank's addend, by distance of the peer; of rank 0's here.
+  std::uint64_t to[kRanks - 1];
+  std::uint64_t from;
   std::uint64_t epoch_at;
 
   /// Computes addresses, which depend on no earlier kernel; by whole warps.
