@@ -98,7 +98,8 @@ TEST_P(CudaCommunicator, AllReduceHasTheBitsOfTheSumInRankOrder) {
 TEST_P(CudaCommunicator, FusedAllReduceHasTheBitsOfTheTwoSteps) {
   if (over_nccl()) GTEST_SKIP() << "NCCL fuses nothing";
   on_ranks(GetParam(), [](Rank& self) {
-    for (const std::int64_t rows : {1, 3, 16, 64, 257, 1024}) {
+    // A cluster a row from 4 ranks on: up to 16 and 33 rows, 1 and 2 where 4 ranks share a GPU.
+    for (const std::int64_t rows : {1, 2, 3, 16, 17, 33, 34, 64, 257, 1024}) {
       if (rows > rows_max()) continue;
       std::mt19937 random(static_cast<unsigned>(rows + self.rank));
       std::mt19937 same(static_cast<unsigned>(rows));

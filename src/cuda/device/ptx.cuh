@@ -97,7 +97,9 @@ __device__ __forceinline__ void mbarrier_wait(std::uint32_t barrier, std::uint32
 }
 
 /// As mbarrier_wait(), with cluster scope: for bytes that other CTAs of the cluster send.
-__device__ __forceinline__ void mbarrier_wait_cluster(std::uint32_t barrier, std::uint32_t parity) {
+__device__ __forceinline__ void mbarrier_wait_cluster(std::uint32_t barrier,
+                                                      std::uint32_t parity,
+                                                      long long cycles_max = kSpinCyclesMax) {
   const long long start = clock64();
   for (;;) {
     std::uint32_t done;
@@ -109,7 +111,7 @@ __device__ __forceinline__ void mbarrier_wait_cluster(std::uint32_t barrier, std
         : "r"(barrier), "r"(parity)
         : "memory");
     if (done != 0) return;
-    if (clock64() - start > kSpinCyclesMax) __trap();
+    if (clock64() - start > cycles_max) __trap();
   }
 }
 /// Arrives on another CTA's barrier, at an address from map_shared_rank(). NOTE: without
