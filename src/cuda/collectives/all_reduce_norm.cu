@@ -5,7 +5,7 @@
 //          thread holds the same vectors of 8 elements as in norm.cu from the addend to the last
 //          output, so the norm's bits are norm.cu's. Plain: the message is cut into rows of one
 //          vector a thread. The next row's addends are loaded while a row is exchanged, and sent
-//          before the row is normalised. Few rows, fused and one-shot: a row has a CTA or a cluster
+//          before the row is normalised. Few rows, fused and one-shot: a row has a cluster
 //          of its own (all_reduce_few_kernel), with all addresses computed before the wait for the
 //          previous kernel, the residual loaded before the row is sent, and slots reset last.
 // shared   2.4 KiB static: maxima and sums of warps; a cluster: a row more, for its sums
@@ -14,12 +14,13 @@
 //          outputs. Arrived data is read and reset in L2: channels are few and reuse their slots.
 // floor    one link latency t one-shot, two two-shot, + bytes sent / link bandwidth; t is half a
 //          flag's round trip, which collectives_bench measures (--only link)
-// numbers  2 H100s with NVLink, 2 ranks, rows of 5,120, 2026-11-25, collectives_bench, before
-//          all_reduce_few_kernel: fused with FP8 output, one-shot: 1 row 3.4 us, 8 rows 4.3,
-//          16 rows 4.6, 64 rows 6.1, 256 rows 12.3; plain, two-shot: 8,192 rows 366 us
-// checked  the same day, 2, 4 and 8 ranks on one and on two of those GPUs: every case, and 8,000
-//          calls back to back, bit-equal to the sum in rank order; also processes with cudaIpc over
-//          both GPUs. A rank that never comes or leaves, and a host that aborts, end all waits
+// numbers  rows of 5,120, fused with FP8 output, us (collectives_bench --only times, 2026-11-26):
+//            4 H200s, NVLink   1 row 3.6   8 rows 4.6   16 rows 5.4   64 rows 7.7   256 rows 17
+//            2 H200s, NVLink         3.4                        4.7           6.2            12
+//          Of 4, up to 24 rows one-shot by clusters, beyond two-shot; of 2, one-shot
+// checked  2, 4 and 8 ranks on one and on two H100s, 4 on 4 H200s: every case, and 8,000
+//          calls back to back, bit-equal to the sum in rank order; also processes with cudaIpc. A
+//          rank that never comes or leaves, and a host that aborts, end all waits
 //          within 0.05 to 0.2 s
 // waits    each has a timeout (exchange.cuh). CTAs of one grid do not wait for each other, but the
 //          first of a cluster for the others, which run when it does; and all CTAs of a grid are
@@ -38,7 +39,7 @@ namespace koho::cuda {
 namespace {
 
 constexpr int kPlainThreads = 512;  // a CTA of the plain kernel at most: its widest row in a slot
-constexpr unsigned kFewThreads = 640;  // a CTA of all_reduce_few_kernel at most
+constexpr unsigned kFewThreads = 640;  // a CTA of all_reduce_few_kernel at most: its widest row
 constexpr int kClusterMax = 8;
 
 /// CTAs an SM that a kernel's registers allow: two of up to 640 threads, unless a thread loads the
@@ -121,9 +122,9 @@ __global__ void __launch_bounds__(kThreads, kCtas)
   if (threadIdx.x == 0) channel.close();
 }
 
-/// One-shot and fused, few rows: each is a cluster's, or one CTA's. CTA c exchanges and sums the
-/// c-th part of the row; the sums go to the first CTA, whose threads normalise the row as
-/// all_reduce_kernel's do, so its bits are the same.
+/// One-shot and fused, few rows, each a cluster's. CTA c exchanges and sums the c-th part of the row;
+/// the sums go to the first CTA, whose threads normalise the row as all_reduce_kernel's do, so its
+/// bits are the same.
 ///
 /// A thread waits for the addends of all ranks at once, which ends by the wait's timeout; then it
 /// sends its sum, whatever that is. So the first CTA gets the whole row, and only then may leave;
@@ -169,21 +170,17 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   if (exchanges) {
     exchange.push(x);
     x = exchange.sum(x);
-    if (ctas > 1)
-      st_async(map_shared_rank(shared_address(&row_sum[vector]), 0),
-               make_float4(__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z),
-                           __uint_as_float(x.w)),
-               map_shared_rank(barrier, 0));
+    st_async(map_shared_rank(shared_address(&row_sum[vector]), 0),
+             make_float4(__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z),
+                         __uint_as_float(x.w)),
+             map_shared_rank(barrier, 0));
   }
   if (part == 0) {
-    uint4 sum[1] = {x};
-    if (ctas > 1) {
-      // Twice what a wait may take at 2 GHz.
-      mbarrier_wait_cluster(barrier, 0, static_cast<long long>(4 * p.group.timeout_ns));
-      std::uint32_t words[4] = {};
-      if (threadIdx.x < p.row_vectors) load_shared(words, shared_address(&row_sum[threadIdx.x]));
-      sum[0] = make_uint4(words[0], words[1], words[2], words[3]);
-    }
+    // Twice what a wait may take at 2 GHz.
+    mbarrier_wait_cluster(barrier, 0, static_cast<long long>(4 * p.group.timeout_ns));
+    std::uint32_t words[4] = {};
+    if (threadIdx.x < p.row_vectors) load_shared(words, shared_address(&row_sum[threadIdx.x]));
+    const uint4 sum[1] = {make_uint4(words[0], words[1], words[2], words[3])};
     norm.add_and_normalize(p, number, sum, sums, scratch);
   }
   if (exchanges) exchange.reset();  // last: nothing in this kernel waits for it
@@ -227,31 +224,30 @@ bool choose_one_shot(const PeerGroup& group,
   // Two ranks send the same bytes either way, but two-shot sums each element once, not twice; a
   // norm needs whole rows, which two-shot has to gather first: one-shot with it is faster at every
   // size but 256 and 512 rows of 5,120, where they are equal, and without it up to 192 (2 H200s).
-  // NOTE: for four ranks it is a prototype's crossover, for eight it follows from the bytes sent;
-  // neither is measured with this kernel on as many GPUs.
+  // Four: up to 24 rows with the norm, up to 8 of 16 without (4 H200s).
+  // NOTE: for eight it follows from the bytes sent, it is not measured.
   switch (group.layout.ranks) {
     case 2:
       return norm || bytes <= 2LL << 20;
     case 4:
-      return bytes <= 16 * 10'240;
+      return bytes <= (norm ? 24 : 12) * 10'240;
     default:
       return bytes <= 8 * 10'240;
   }
 }
 
-/// CTAs a row of all_reduce_few_kernel, or 0 where the rows are too many or too wide for it. All of
-/// a grid run at once: an SM holds one, and clusters need at most half of the SMs, which is what
-/// fits at least into every group of SMs (GPC) that has room for one.
-int few_ctas(const AllReduceNorm& reduce, unsigned threads) {
+/// CTAs a row of all_reduce_few_kernel, 2 or more, or 0 where another kernel is to take the rows:
+/// too many or too wide ones, and those of two ranks, which have little to poll. All of a grid run
+/// at once: an SM holds one, and clusters need at most half of the SMs, which is what fits at least
+/// into every group of SMs (GPC) that has room for one.
+int few_ctas(const AllReduceNorm& reduce) {
   const PeerGroup& group = *reduce.group;
+  if (reduce.width / 8 > kFewThreads) return 0;
   const std::int64_t channels = group.layout.channels;
-  if (threads > kFewThreads || reduce.rows > (group.shares_gpu ? channels : channels / 2)) return 0;
-  // With more ranks a CTA has more to store and poll: 71 KB for a row of 5,120 and 8 ranks.
-  // NOTE: by arithmetic (32 bytes stored and 64 loaded a cycle), not yet measured.
   int ctas = reduce.ctas_per_row_max;
   if (ctas == 0) ctas = group.layout.ranks > 2 ? 4 : 1;
   while (ctas > 1 && reduce.rows * ctas > (group.shares_gpu ? channels : channels / 4)) ctas /= 2;
-  return ctas;
+  return ctas > 1 ? ctas : 0;
 }
 
 template <int kRanks>
@@ -261,7 +257,7 @@ cudaError_t launch_few_ranks(const AllReduceParams& p,
                              cudaStream_t stream) {
   return launch_kernel(all_reduce_few_kernel<kRanks>,
                        {dim3(static_cast<unsigned>(p.rows * ctas)), dim3(threads),
-                        ctas > 1 ? p.row_vectors * sizeof(uint4) : 0, ctas},
+                        p.row_vectors * sizeof(uint4), ctas},
                        stream, p);
 }
 
@@ -414,7 +410,7 @@ cudaError_t launch_all_reduce_norm(const RowOutputs& out,
       choose_one_shot(group, reduce.algorithm, true, 2 * reduce.rows * reduce.width);
   return with_row_shape(reduce.width, true,
                         [&]<int kVector, int kSteps>(RowShape<kVector, kSteps>, unsigned block) {
-                          const int ctas = one_shot ? few_ctas(reduce, block) : 0;
+                          const int ctas = one_shot ? few_ctas(reduce) : 0;
                           if (ctas > 0) return launch_few(p, ctas, block, stream);
                           // NOTE: a second step beyond the row's end adds zeros to its squares.
                           if constexpr (kVector == 8 && kSteps <= 2)
