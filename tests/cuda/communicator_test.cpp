@@ -28,9 +28,9 @@ namespace koho::testing {
 namespace {
 
 /// How far a sum over NCCL may be from the sum in rank order, both in bf16, whose rounding errs by
-/// 2^-8 of the result at most. NCCL rounds at each of the ranks - 1 additions, the sum in rank order
-/// once or twice (a combined row is stored before its ranks are added), and so is `magnitude`, the
-/// sum of the parts' magnitudes.
+/// 2^-8 of the result at most. NCCL rounds at each of the ranks - 1 additions, the sum in rank
+/// order is rounded once or twice (a combined row is stored before its ranks are added), and so is
+/// `magnitude`, the sum of the parts' magnitudes.
 float nccl_error(std::int64_t ranks, float magnitude) {
   return static_cast<float>(ranks + 2) * 0x1p-8F * magnitude;
 }

@@ -122,9 +122,9 @@ __global__ void __launch_bounds__(kThreads, kCtas)
   if (threadIdx.x == 0) channel.close();
 }
 
-/// One-shot and fused, few rows, each a cluster's. CTA c exchanges and sums the c-th part of the row;
-/// the sums go to the first CTA, whose threads normalise the row as all_reduce_kernel's do, so its
-/// bits are the same.
+/// One-shot and fused, few rows, each a cluster's. CTA c exchanges and sums the c-th part of the
+/// row; the sums go to the first CTA, whose threads normalise the row as all_reduce_kernel's do, so
+/// its bits are the same.
 ///
 /// A thread waits for the addends of all ranks at once, which ends by the wait's timeout; then it
 /// sends its sum, whatever that is. So the first CTA gets the whole row, and only then may leave;
