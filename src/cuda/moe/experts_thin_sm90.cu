@@ -13,7 +13,7 @@
 //            warps 0-3 and 4-7 the tiles of the second in turn
 //   prefetch the shared expert's weights before the wait for the previous kernel, which chooses the
 //            others: its own CTAs into their rings, all CTAs into L2
-//   shared   a ring of slots of 16 KB and 256 bytes of scales: 13 for one token, 4 to 6 where two
+//   shared   a ring of slots of 16 KB and 256 bytes of scales: 12 for one token, 4 or 6 where two
 //            CTAs share an SM (for three tokens on, or clusters of more than 8, of which a GPC has
 //            room for one with a CTA an SM) · the tokens · the inner rows, in f32 and in e4m3
 //   operand  the MMA has eight columns, of which T hold tokens. A core matrix is eight rows of 16
@@ -328,18 +328,22 @@ int clusters_of(const ExpertsThin& p) {
 }
 
 /// Ring slots that fit beside the rows: with one CTA an SM where all clusters find room so, else
-/// two.
+/// two. NOTE: a multiple of the stages of two tiles, so that a slot's tiles of the down projection
+/// are one warpgroup's. With the other's it could wait for the slot's next stage before the one
+/// before has arrived, and the parity of a barrier cannot tell these.
 int slots_of(const ExpertsThin& p, int multiprocessors) {
   const bool alone = p.gate_up.tiles <= kClusterPortable &&
                      8 * clusters_of(p) * p.gate_up.tiles <= 7 * multiprocessors;
   const int bytes = kMultiprocessorShared / (alone ? 1 : 2) - kReserved - row_bytes(p);
-  return bytes / kSlotBytes < kSlotsMax ? bytes / kSlotBytes : kSlotsMax;
+  const int slots = bytes / kSlotBytes < kSlotsMax ? bytes / kSlotBytes : kSlotsMax;
+  const int step = kGroups * ceil_div(p.down.width_bytes, kStageWidth);
+  return slots / step * step;
 }
 
 }  // namespace
 
 bool experts_thin_supports(const ExpertsThin& p) {
-  constexpr int kSlotsMin = 3;
+  constexpr int kSlotsMin = 4;
   return p.gate_up.type == TileType::fp8 && p.down.type == TileType::fp8 &&
          p.gate_up.bias == nullptr && p.down.bias == nullptr && p.ids != nullptr && p.tokens >= 1 &&
          p.tokens <= kThinTokensMax && p.tokens * p.top_k <= kThinPairsMax && p.gate_up.tiles > 1 &&
