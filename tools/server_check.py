@@ -72,39 +72,29 @@ class Server:
     """A server of its own on a free port."""
 
     def __init__(self, koho, flags, ready_s, environment=None):
-        self.log = tempfile.TemporaryFile("w+", encoding="utf-8")
+        # A file, not a pipe: nobody reads while clients run, and a full pipe stops the server.
+        self.log = tempfile.NamedTemporaryFile("r", encoding="utf-8")
         begin = time.monotonic()
-        self.process = subprocess.Popen([koho, "serve", *flags, "--served-model-name", "model", "--host", "127.0.0.1", "--port", "0"], stderr=subprocess.PIPE,
-                                        stdout=subprocess.DEVNULL, text=True, start_new_session=True, env={**os.environ, **(environment or {})})
+        with open(self.log.name, "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen([koho, "serve", *flags, "--served-model-name", "model", "--host", "127.0.0.1", "--port", "0"], stderr=log,
+                                            stdout=subprocess.DEVNULL, start_new_session=True, env={**os.environ, **(environment or {})})
         self.port = None
-        timer = threading.Timer(ready_s, lambda: os.killpg(self.process.pid, signal.SIGKILL))
-        timer.start()
-        for line in self.process.stderr:
-            self.log.write(line)
-            if '"ready:' in line or "ready: " in line:
+        said = ""
+        while self.port is None and time.monotonic() - begin < ready_s and self.process.poll() is None:
+            time.sleep(0.005)
+            said += self.log.read()
+            line = next((line for line in said.splitlines(keepends=True) if line.endswith("\n") and "ready: " in line), None)
+            if line:
                 self.port = int(line.split(" on 127.0.0.1:")[1].split(",")[0])
-                break
-        timer.cancel()
         self.ready_s = time.monotonic() - begin
         if self.port is None:
-            self.log.seek(0)
-            said = self.log.read()[-600:]
             self.end()
-            sys.exit(f"FAILED: the server was not ready: {said}")
-        os.set_blocking(self.process.stderr.fileno(), False)
+            sys.exit(f"FAILED: the server was not ready: {(said + self.log.read())[-600:]}")
 
     def workers(self):
         """The worker processes: the server's children."""
         listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True, check=False)
         return [int(pid) for pid in listed.stdout.split()]
-
-    def drain_log(self):
-        """Takes what the server has logged, so that its pipe does not fill."""
-        try:
-            text = self.process.stderr.read()
-        except (BlockingIOError, TypeError):
-            return
-        self.log.write(text or "")
 
     def end(self):
         """Returns what went wrong at the end, if anything."""
@@ -115,9 +105,6 @@ class Server:
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             return "the server did not end within 60 s"
-        finally:
-            self.drain_log()
-            self.log.close()
         time.sleep(1.5)
         left = [pid for pid in workers if lives(pid)]
         return f"workers are left: {left}" if left else None
@@ -174,7 +161,6 @@ async def run_all(server, requests, concurrency):
             return await answer(server.port, body)
     begin = time.monotonic()
     answers = await asyncio.gather(*(one(body) for body in requests))
-    server.drain_log()
     return answers, time.monotonic() - begin
 
 
@@ -260,8 +246,6 @@ class Disturbance:
             except Lost as lost:
                 self.wrong.append(str(lost))
                 return
-            finally:
-                self.server.drain_log()
             self.wrong += [wrong] if wrong else []
 
 

@@ -119,6 +119,13 @@ Status Worker::check(const StepInput& input) const {
                       "{}, {}, {}",
                       tokens, sequences, rows, limits_.tokens_max, limits_.sequences_max,
                       limits_.logit_rows_max);
+  const Shard& shard = model_->shard();
+  if (shard.dispatches_tokens() &&
+      (length(input.rank_tokens) != shard.ranks ||
+       input.rank_tokens[static_cast<std::size_t>(shard.rank)] != tokens))
+    return make_error(ErrorCode::invalid_argument,
+                      "a step of {} tokens on rank {} does not say how many each of {} ranks has",
+                      tokens, shard.rank, shard.ranks);
   for (const std::int32_t id : input.token_ids)
     if (id < -limits_.sequences_max || id >= limits_.vocabulary)
       return make_error(ErrorCode::invalid_argument, "token id {} is outside 0..{}", id,
@@ -144,7 +151,7 @@ std::int64_t Worker::padded_rows(std::int64_t rows) const {
 const Worker::DecodeGraph* Worker::decode_graph_for(const StepInput& input) const {
   std::int64_t rows = length(input.token_ids);
   if (model_->shard().dispatches_tokens()) {
-    if (!input.all_ranks_decode || input.rank_tokens.empty()) return nullptr;
+    if (!input.all_ranks_decode) return nullptr;
     rows = *std::ranges::max_element(input.rank_tokens);
     for (const DecodeGraph& decode_graph : decode_graphs_)
       if (decode_graph.rows >= rows) return &decode_graph;

@@ -44,7 +44,7 @@ struct StepInput {
   std::span<const std::int32_t> batch_slots;      // [S]
   std::int64_t decodes = 0;                       // the first sequences with one token row each
   // Data-parallel attention: the tokens of every rank, [ranks], equal on all of them, and whether
-  // each of those is a decode that is sampled. A device needs them.
+  // each of those is a decode that is sampled. Needed there.
   std::span<const std::int64_t> rank_tokens{};
   bool all_ranks_decode = false;
   std::span<const std::int32_t> logit_rows;  // [R] ascending

@@ -3,6 +3,7 @@
 #include "worker/worker.h"
 
 #include <array>
+#include <chrono>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/one_rank.h"
+#include "comm/thread_ranks.h"
 #include "cpu/cpu_backend.h"
 #include "model/synthetic.h"
 #include "tests/support/forwarding_backend.h"
@@ -65,19 +67,23 @@ struct Fixture {
 };
 
 /// A worker of two batch slots with room for one page each.
-Result<std::unique_ptr<Fixture>> make_worker(int& waits) {
+Result<std::unique_ptr<Fixture>> make_worker(
+    int& waits,
+    const Shard& shard = {},
+    std::unique_ptr<Communicator> communicator = std::make_unique<OneRank>()) {
   KOHO_TRY_ASSIGN(HostSyntheticWeights weights, HostSyntheticWeights::make(small_config(), 3));
   KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend, make_cpu_backend({.threads = 1}));
   WorkerSettings settings;
   settings.load.limits = {
       .tokens_max = 8, .sequences_max = 2, .context_max = 64, .logit_rows_max = 2, .vocabulary = 0};
+  settings.load.shard = shard;
   settings.load.kv_pages = 2;
   settings.counts_slots = 2;
   settings.tokenizer_tokens = small_config().vocab_size;
   KOHO_TRY_ASSIGN(Worker worker,
                   Worker::create(small_config(), weights.sources(), settings,
                                  std::make_unique<WaitCounter>(std::move(backend), waits),
-                                 std::make_unique<OneRank>()));
+                                 std::move(communicator)));
   return std::unique_ptr<Fixture>(new Fixture{std::move(weights), std::move(worker)});
 }
 
@@ -151,6 +157,37 @@ TEST(Worker, RefusesALongerHistoryThanItsContext) {
   const auto refused = penalized_step((*fixture)->worker, reset, history);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument);
+}
+
+/// Without them a GPU would send its rows to other places than the others read them from.
+TEST(Worker, DataParallelStepsMustNameTheTokensOfEveryRank) {
+  int waits = 0;
+  std::vector<std::unique_ptr<Communicator>> ranks = make_thread_ranks(2, std::chrono::seconds(10));
+  auto fixture = make_worker(
+      waits, {.rank = 1, .ranks = 2, .experts = {}, .attention = AttentionLayout::data_parallel},
+      std::move(ranks[1]));
+  ASSERT_TRUE(fixture.ok()) << fixture.error().message;
+  const std::array<std::int32_t, 1> ids{5}, positions{0}, contexts{1}, slots{0};
+  const std::array<std::int64_t, 1> cache{0};
+  const std::array<std::int32_t, 2> starts{0, 1};
+  const std::array<std::int32_t, 2> pages{(*fixture)->worker.page_table_index(0, 0), 0};
+  StepInput input;
+  input.token_ids = ids;
+  input.positions = positions;
+  input.slots = cache;
+  input.query_starts = starts;
+  input.context_lengths = contexts;
+  input.batch_slots = slots;
+  input.page_table_updates = pages;
+  StepOutput output;
+  for (const std::vector<std::int64_t>& wrong :
+       {std::vector<std::int64_t>{}, std::vector<std::int64_t>{1}, std::vector<std::int64_t>{1, 0},
+        std::vector<std::int64_t>{0, 1, 0}}) {
+    input.rank_tokens = wrong;
+    const Status refused = (*fixture)->worker.step(input, output);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument) << refused.error().message;
+  }
 }
 
 }  // namespace

@@ -80,10 +80,14 @@ struct RankGroup::Impl {
       : config(std::move(model_config)), checkpoint(std::move(files)) {}
 
   /// One step of one rank: its logits, or its error after which it leaves the others.
-  Result<std::vector<float>> step(std::size_t rank, std::span<const Prompt* const> prompts) {
+  Result<std::vector<float>> step(std::size_t rank,
+                                  std::span<const Prompt* const> prompts,
+                                  std::span<const std::int64_t> rank_tokens) {
     const StepArrays arrays(workers[rank], prompts);
+    StepInput input = arrays.input();
+    input.rank_tokens = rank_tokens;
     StepOutput output;
-    if (Status status = workers[rank].step(arrays.input(), output); !status.ok()) {
+    if (Status status = workers[rank].step(input, output); !status.ok()) {
       workers[rank].abort_collectives();
       return std::move(status).error().with_context("rank " + std::to_string(rank));
     }
@@ -165,9 +169,16 @@ Result<std::vector<std::vector<float>>> RankGroup::prefill(std::span<const Promp
       if (!impl_->data_parallel || owners[i] == static_cast<std::int64_t>(rank))
         work[rank].push_back(&prompts[i]);
 
+  std::vector<std::int64_t> rank_tokens;
+  for (const std::vector<const Prompt*>& share : work) {
+    rank_tokens.push_back(0);
+    for (const Prompt* prompt : share)
+      rank_tokens.back() += static_cast<std::int64_t>(prompt->size());
+  }
   std::vector<Result<std::vector<float>>> logits(
       ranks, make_error(ErrorCode::internal, "the rank did not run"));
-  on_every_rank(ranks, [&](std::size_t rank) { logits[rank] = impl_->step(rank, work[rank]); });
+  on_every_rank(
+      ranks, [&](std::size_t rank) { logits[rank] = impl_->step(rank, work[rank], rank_tokens); });
   KOHO_TRY(failure_of(logits));
   // Ranks that share the prompts have whole rows each, in order.
   std::vector<float> together;
