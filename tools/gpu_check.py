@@ -277,7 +277,7 @@ def steps(found, out):
 class Checks:
     def __init__(self, out, found, deadline, device="cuda"):
         self.out, self.found, self.deadline, self.device = out, found, deadline, device
-        self.log = open(out / "log.txt", "w", encoding="utf-8", errors="replace")
+        self.log = open(out / "log.txt", "a", encoding="utf-8", errors="replace")  # after what earlier calls of this command ran
         self.rows = []
 
     def run(self, name, command, limit, env=None, kept=(), log=None, cwd=ROOT):

@@ -125,21 +125,24 @@ struct Accumulator {
 
 // ---- waits with timeouts
 
-/// Reports the first aborted wait to the host, and aborts the peers unless a peer aborted us.
+/// Reports the first aborted wait to the host, and aborts all waits of the group unless a peer did.
 static __device__ __noinline__ void report_fault(const PeerGroup& group, CollectiveFault fault) {
   auto* const header = reinterpret_cast<ExchangeHeader*>(group.buffers[group.rank]);
-  if (fault.kind != static_cast<std::uint32_t>(FaultKind::aborted_by_peer))
-    for (int rank = 0; rank < group.layout.ranks; ++rank)
-      store_system_word(group.buffers[rank] + offsetof(ExchangeHeader, aborted), 1);
-  if (atomicCAS(&header->reported, 0U, 1U) != 0) return;
-  auto* const words = reinterpret_cast<std::uint8_t*>(&group.host->fault);
-  store_system_word(words + offsetof(CollectiveFault, rank), fault.rank);
-  store_system_word(words + offsetof(CollectiveFault, waited_for), fault.waited_for);
-  store_system_word(words + offsetof(CollectiveFault, epoch), fault.epoch);
-  store_system_word(words + offsetof(CollectiveFault, channel), fault.channel);
-  store_system_word(words + offsetof(CollectiveFault, phase), fault.phase);
+  // NOTE: before the abort, which would let another thread of this rank report it as a peer's.
+  if (atomicCAS(&header->reported, 0U, 1U) == 0) {
+    auto* const words = reinterpret_cast<std::uint8_t*>(&group.host->fault);
+    store_system_word(words + offsetof(CollectiveFault, rank), fault.rank);
+    store_system_word(words + offsetof(CollectiveFault, waited_for), fault.waited_for);
+    store_system_word(words + offsetof(CollectiveFault, epoch), fault.epoch);
+    store_system_word(words + offsetof(CollectiveFault, channel), fault.channel);
+    store_system_word(words + offsetof(CollectiveFault, phase), fault.phase);
+    fence_system();
+    store_system_word(words + offsetof(CollectiveFault, kind), fault.kind);
+  }
+  if (fault.kind == static_cast<std::uint32_t>(FaultKind::aborted_by_peer)) return;
   fence_system();
-  store_system_word(words + offsetof(CollectiveFault, kind), fault.kind);
+  for (int rank = 0; rank < group.layout.ranks; ++rank)
+    store_system_word(group.buffers[rank] + offsetof(ExchangeHeader, aborted), 1);
 }
 
 /// A thread's polling loop. Once one wait of a thread is `aborted`, later ones return at once.

@@ -113,7 +113,6 @@ Status PeerCommunicator::start() {
                       "collectives through peer memory have 2, 4 or 8 ranks, found {}", ranks());
   KOHO_TRY(bind());
   KOHO_CUDA_TRY(cudaStreamCreateWithFlags(&dispatch_stream_, cudaStreamNonBlocking));
-  KOHO_CUDA_TRY(cudaStreamCreateWithFlags(&abort_stream_, cudaStreamNonBlocking));
   KOHO_CUDA_TRY(cudaEventCreateWithFlags(&fork_, cudaEventDisableTiming));
   KOHO_CUDA_TRY(cudaEventCreateWithFlags(&join_, cudaEventDisableTiming));
   KOHO_TRY_ASSIGN(host_, HostState::make(place_.device));
@@ -178,7 +177,13 @@ Status PeerCommunicator::open_buffers() {
   bool processes = false;
   for (std::size_t rank = 0; rank < links_.places.size(); ++rank)
     processes = processes || elsewhere(rank);
-  if (processes) KOHO_CUDA_TRY(cudaIpcGetMemHandle(&mine.handle, buffer_.as<void>()));
+  if (processes) {
+    KOHO_CUDA_TRY(cudaIpcGetMemHandle(&mine.handle, buffer_.as<void>()));
+    // NOTE: threads go without: a GPU that all ranks share has few queues for streams, and a
+    // stream behind another rank's in one queue would wait for ever.
+    if (abort_stream_ == nullptr)
+      KOHO_CUDA_TRY(cudaStreamCreateWithFlags(&abort_stream_, cudaStreamNonBlocking));
+  }
   KOHO_TRY_ASSIGN(const std::vector<Shared> all, all_gather_values(*rendezvous_, mine));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].bytes != windows_.end)
