@@ -49,7 +49,9 @@ __device__ __forceinline__ void launch_dependent_grids() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 /// How simple kernels begin. NOTE: it releases after it waits, so at most two kernels overlap, and
-/// a kernel may read before its wait what the last but one kernel wrote.
+/// a kernel may read before its wait what the last but one kernel wrote. Not after routers and, of
+/// few tokens, rope, which release at once: experts and attention read before their wait only
+/// weights, the step's lists and pages of older tokens.
 __device__ __forceinline__ void pdl_begin() {
   wait_on_dependent_grids();
   launch_dependent_grids();

@@ -8,9 +8,10 @@
 namespace koho::cuda {
 namespace {
 
-template <TileType kType, int kTiles, int kTilesOfItem>
+template <TileType kType, int kTiles, int kTilesOfItem, bool kDeepRing>
 struct WgmmaTileMainloop {
   static constexpr int kRowTiles = kTilesOfItem;
+  static constexpr bool kDeep = kDeepRing;
   static constexpr int kSlotWidth = GroupedDecodePlan<kTiles, kRowTiles>::kSlotWidth;
 
   float sum[kTiles][4] = {};
@@ -127,9 +128,11 @@ struct WgmmaTileMainloop {
 };
 
 template <TileType kType, int kTiles>
-using WgmmaMainloop = WgmmaTileMainloop<kType, kTiles, 1>;
+using WgmmaMainloop = WgmmaTileMainloop<kType, kTiles, 1, false>;
 template <TileType kType, int kTiles>
-using MultiplyPairs = WgmmaTileMainloop<kType, kTiles, 2>;
+using MultiplyPairs = WgmmaTileMainloop<kType, kTiles, 2, false>;
+template <TileType kType, int kTiles>
+using MultiplyDeep = WgmmaTileMainloop<kType, kTiles, 1, true>;
 
 }  // namespace
 
@@ -141,6 +144,8 @@ cudaError_t launch_gemm_grouped_decode_sm90(const Gemm& p,
     return launch_grouped_decode_config<MultiplyPairs, TileType::fp8, 4>(p, multiprocessors,
                                                                          stream);
   }
+  if (p.single_ids != nullptr && p.single_local && p.type == TileType::fp8)
+    return launch_grouped_decode_config<MultiplyDeep, TileType::fp8, 1>(p, multiprocessors, stream);
   // NOTE: no blocks of 9 to 16 tokens but for fp8_block: gemm_decode_swap_ab_sm90.cu runs such
   // linear layers, and experts have blocks of 8 or of 32 and more.
   return launch_grouped_decode<WgmmaMainloop, false>(p, multiprocessors, stream);
