@@ -75,9 +75,6 @@ struct Gemm {
   int single_count = 0;
   bool single_shared = false;
   bool single_row = false;  // every block multiplies row 0 of x, not a row of its own
-  /// Most blocks are empty, as other ranks have the experts: the grouped decode GEMM leaves them
-  /// out and, on wgmma, takes one CTA a multiprocessor with a long ring, which few tiles need.
-  bool single_local = false;
   /// Bytes that the producers prefetch into L2 before they wait for the previous kernel.
   struct L2Prefetch {
     const std::uint8_t* data = nullptr;

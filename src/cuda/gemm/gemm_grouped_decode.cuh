@@ -42,8 +42,7 @@ namespace koho::cuda {
 template <template <TileType, int> class Multiply, TileType kType, int kTiles>
 __device__ void consume(const Gemm& p, Ring ring, int blocks, int token_blocks, float* sums) {
   constexpr int kRowTiles = Multiply<kType, kTiles>::kRowTiles;
-  constexpr bool kDeep = Multiply<kType, kTiles>::kDeep;
-  using Plan = GroupedDecodePlan<kTiles, kRowTiles, kDeep>;
+  using Plan = GroupedDecodePlan<kTiles, kRowTiles>;
   const int work_tiles = token_blocks * blocks;
   const int group = kRowTiles > 1 ? warp_index() / 4 : 0;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -98,16 +97,13 @@ __device__ void consume(const Gemm& p, Ring ring, int blocks, int token_blocks, 
 template <template <TileType, int> class Multiply, TileType kType, int kTiles>
 __global__ void __launch_bounds__(
     GroupedDecodePlan<kTiles, Multiply<kType, kTiles>::kRowTiles>::kThreads,
-    kType == TileType::fp8_block && kTiles == 8
-        ? 1
-        : GroupedDecodePlan<kTiles, 1, Multiply<kType, kTiles>::kDeep>::kCtasPerSm)
+    kType == TileType::fp8_block && kTiles == 8 ? 1 : GroupedDecodePlan<kTiles, 1>::kCtasPerSm)
     gemm_grouped_decode_kernel(const __grid_constant__ Gemm p) {
   constexpr int kRowTiles = Multiply<kType, kTiles>::kRowTiles;
-  constexpr bool kDeep = Multiply<kType, kTiles>::kDeep;
-  using Plan = GroupedDecodePlan<kTiles, kRowTiles, kDeep>;
+  using Plan = GroupedDecodePlan<kTiles, kRowTiles>;
   extern __shared__ __align__(128) std::uint8_t shared[];
-  const Ring ring(shared, Plan::kBarrierBytes, Plan::kSumBytes);
-  auto* sums = reinterpret_cast<float*>(shared + Plan::kBarrierBytes);
+  const Ring ring(shared, Plan::kSumBytes);
+  auto* sums = reinterpret_cast<float*>(shared + kBarrierBytes);
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < Plan::kStages; ++slot) {
       mbarrier_init(ring.full + 8U * static_cast<std::uint32_t>(slot), 1 + 32 * Plan::kProducers);
@@ -123,7 +119,7 @@ __global__ void __launch_bounds__(
   const int token_blocks = readable ? num_token_blocks(p, Plan::kTokens) : 0;
   const int blocks = ceil_div(p.tiles, kRowTiles);
   if (producer) {
-    produce<kTiles, kRowTiles, kDeep>(p, ring, blocks, token_blocks);
+    produce<kTiles, kRowTiles>(p, ring, blocks, token_blocks);
     launch_dependent_grids();
   } else {
     launch_dependent_grids();
@@ -142,8 +138,7 @@ __global__ void __launch_bounds__(
 
 template <template <TileType, int> class Multiply, TileType kType, int kTiles>
 cudaError_t launch_grouped_decode_config(const Gemm& p, int multiprocessors, cudaStream_t stream) {
-  using Plan =
-      GroupedDecodePlan<kTiles, Multiply<kType, kTiles>::kRowTiles, Multiply<kType, kTiles>::kDeep>;
+  using Plan = GroupedDecodePlan<kTiles, Multiply<kType, kTiles>::kRowTiles>;
   if (Multiply<kType, kTiles>::kRowTiles > 1 && p.split_k > 1) return cudaErrorInvalidValue;
   if (p.interleave_token_blocks &&
       (kTiles > 1 || p.token_blocks_early || p.first_block_expert >= 0))

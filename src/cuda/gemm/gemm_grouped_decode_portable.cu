@@ -10,7 +10,6 @@ namespace {
 template <TileType kType, int kTiles>
 struct MmaSyncMainloop {
   static constexpr int kRowTiles = 1;  // of a work tile
-  static constexpr bool kDeep = false;
 
   float sum[kTiles][4] = {};
 

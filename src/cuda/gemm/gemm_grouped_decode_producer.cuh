@@ -14,9 +14,9 @@ constexpr int kPacedStageCycles = 3000;
 constexpr int kPacedPrefetchCycles = 3000;
 
 /// Where one producer lane copies token rows from: row lane % 8 of each of its warp's token tiles.
-template <int kTiles, int kRowTiles, bool kDeep>
+template <int kTiles, int kRowTiles>
 struct TokenSource {
-  using Plan = GroupedDecodePlan<kTiles, kRowTiles, kDeep>;
+  using Plan = GroupedDecodePlan<kTiles, kRowTiles>;
   static constexpr int kWarps = Plan::kProducers;
   static constexpr int kEach = kTiles / kWarps;  // token tiles of a warp
   const std::uint8_t* rows[kEach];
@@ -81,7 +81,7 @@ __device__ __forceinline__ void prefetch_paced(const Gemm& p) {
 }
 
 /// Copies one stage of a work tile's weights into a slot; by one lane.
-template <int kTiles, int kRowTiles, bool kDeep>
+template <int kTiles, int kRowTiles>
 __device__ __forceinline__ void copy_weights(const Gemm& p,
                                              const Ring& ring,
                                              const WorkTile& work_tile,
@@ -89,7 +89,7 @@ __device__ __forceinline__ void copy_weights(const Gemm& p,
                                              int slot,
                                              std::int64_t tile_bytes,
                                              std::uint64_t policy) {
-  using Plan = GroupedDecodePlan<kTiles, kRowTiles, kDeep>;
+  using Plan = GroupedDecodePlan<kTiles, kRowTiles>;
   const int begin = stage * Plan::kSlotWidth;
   const auto bytes =
       static_cast<std::uint32_t>(min(Plan::kSlotWidth, p.width_bytes - begin) * kTileRows);
@@ -109,9 +109,9 @@ __device__ __forceinline__ void copy_weights(const Gemm& p,
 }
 
 /// A producer warp.
-template <int kTiles, int kRowTiles, bool kDeep>
+template <int kTiles, int kRowTiles>
 __device__ void produce(const Gemm& p, Ring ring, int blocks, int token_blocks) {
-  using Plan = GroupedDecodePlan<kTiles, kRowTiles, kDeep>;
+  using Plan = GroupedDecodePlan<kTiles, kRowTiles>;
   const int warp = warp_index() - Plan::kConsumers / 32;
   const bool leads = warp == 0;  // one of its lanes copies weights
   const std::uint64_t policy = evict_first_policy();
@@ -120,7 +120,7 @@ __device__ void produce(const Gemm& p, Ring ring, int blocks, int token_blocks) 
   const StageRange range = stage_range<Plan::kSlotWidth>(p, split);
   const std::int64_t tile_bytes = static_cast<std::int64_t>(kTileRows) * p.width_bytes;
   const auto weights = [&](const WorkTile& work_tile, int stage, int slot) {
-    copy_weights<kTiles, kRowTiles, kDeep>(p, ring, work_tile, stage, slot, tile_bytes, policy);
+    copy_weights<kTiles, kRowTiles>(p, ring, work_tile, stage, slot, tile_bytes, policy);
   };
   // Prologue: where the first work tile is known before the previous kernel ends, its weights fill
   // the ring.
@@ -157,7 +157,7 @@ __device__ void produce(const Gemm& p, Ring ring, int blocks, int token_blocks) 
   WorkTile next{};
   if (first_index < work_tiles)
     next = work_tile_at(p, blocks, first_index, token_blocks, Plan::kTokens);
-  TokenSource<kTiles, kRowTiles, kDeep> tokens;
+  TokenSource<kTiles, kRowTiles> tokens;
   for (int index = first_index; index < work_tiles; index += step) {
     WorkTile work_tile = next;
     if (index + step < work_tiles)

@@ -8,10 +8,9 @@
 namespace koho::cuda {
 namespace {
 
-template <TileType kType, int kTiles, int kTilesOfItem, bool kDeepRing>
+template <TileType kType, int kTiles, int kTilesOfItem>
 struct WgmmaTileMainloop {
   static constexpr int kRowTiles = kTilesOfItem;
-  static constexpr bool kDeep = kDeepRing;
   static constexpr int kSlotWidth = GroupedDecodePlan<kTiles, kRowTiles>::kSlotWidth;
 
   float sum[kTiles][4] = {};
@@ -128,11 +127,9 @@ struct WgmmaTileMainloop {
 };
 
 template <TileType kType, int kTiles>
-using WgmmaMainloop = WgmmaTileMainloop<kType, kTiles, 1, false>;
+using WgmmaMainloop = WgmmaTileMainloop<kType, kTiles, 1>;
 template <TileType kType, int kTiles>
-using MultiplyPairs = WgmmaTileMainloop<kType, kTiles, 2, false>;
-template <TileType kType, int kTiles>
-using MultiplyDeep = WgmmaTileMainloop<kType, kTiles, 1, true>;
+using MultiplyPairs = WgmmaTileMainloop<kType, kTiles, 2>;
 
 }  // namespace
 
@@ -144,8 +141,6 @@ cudaError_t launch_gemm_grouped_decode_sm90(const Gemm& p,
     return launch_grouped_decode_config<MultiplyPairs, TileType::fp8, 4>(p, multiprocessors,
                                                                          stream);
   }
-  if (p.single_ids != nullptr && p.single_local && p.type == TileType::fp8)
-    return launch_grouped_decode_config<MultiplyDeep, TileType::fp8, 1>(p, multiprocessors, stream);
   // NOTE: no blocks of 9 to 16 tokens but for fp8_block: gemm_decode_swap_ab_sm90.cu runs such
   // linear layers, and experts have blocks of 8 or of 32 and more.
   return launch_grouped_decode<WgmmaMainloop, false>(p, multiprocessors, stream);

@@ -15,10 +15,10 @@ namespace koho::cuda {
 constexpr int kWarpgroup = 128;
 constexpr int kSumStride = 66;  // floats of one token's row of sums
 constexpr int kWeightStage = kTileRows * kStageWidth;
+constexpr int kBarrierBytes = 128;
 /// kTiles: n8 tiles of tokens. kRowTiles: weight tiles of a work tile; a slot holds as many bytes
-/// of weights with two, so half of the K. kDeep: one CTA a multiprocessor with a long
-/// ring, beside which a CTA of experts_down.cuh fits.
-template <int kTiles, int kRowTiles, bool kDeep = false>
+/// of weights with two, so half of the K.
+template <int kTiles, int kRowTiles>
 struct GroupedDecodePlan {
   static constexpr int kTokens = 8 * kTiles;
   static constexpr int kConsumers = kWarpgroup * kRowTiles;
@@ -29,9 +29,8 @@ struct GroupedDecodePlan {
   static constexpr int kSlotWidth = kStageWidth / kRowTiles;  // bytes of K
   static constexpr int kStage = kWeightStage + kTokens * kSlotWidth;
   // CTAs per multiprocessor, and the longest ring that lets them fit.
-  static constexpr int kCtasPerSm = kDeep ? 1 : kTiles == 1 ? 3 : 2;
-  static constexpr int kStages = kDeep ? 8 : kTiles == 2 || kRowTiles > 1 ? 5 : kTiles == 8 ? 3 : 4;
-  static constexpr int kBarrierBytes = round_up(16 * kStages, 128);  // full ones, then empty ones
+  static constexpr int kCtasPerSm = kTiles == 1 ? 3 : 2;
+  static constexpr int kStages = kTiles == 2 || kRowTiles > 1 ? 5 : kTiles == 8 ? 3 : 4;
   static constexpr int kShared = kBarrierBytes + kSumBytes + kStages * kStage;
 };
 
@@ -47,22 +46,8 @@ __device__ __forceinline__ bool has_experts(const Gemm& p) {
   return p.token_blocks != nullptr || p.single_ids != nullptr;
 }
 
-/// Which of the token blocks of a step of one token are this rank's, a bit each. Whole warps.
-__device__ __forceinline__ std::uint32_t local_single_blocks(const Gemm& p) {
-  const int block = static_cast<int>(threadIdx.x) % 32;
-  const int choice = block - (p.single_shared ? 1 : 0);
-  bool here = choice < 0;
-  if (choice >= 0 && block < p.single_token_blocks) {
-    const int expert = p.single_ids[choice] - p.single_first;
-    here = expert >= 0 && expert < p.single_count;
-  }
-  return __ballot_sync(0xFFFFFFFFU, here);
-}
-
-/// Whole warps.
 __device__ __forceinline__ int num_token_blocks(const Gemm& p, int tokens_per_block) {
-  if (p.single_ids != nullptr)
-    return p.single_local ? __popc(local_single_blocks(p)) : p.single_token_blocks;
+  if (p.single_ids != nullptr) return p.single_token_blocks;
   return p.token_blocks != nullptr ? *p.token_block_count
                                    : (p.tokens + tokens_per_block - 1) / tokens_per_block;
 }
@@ -74,17 +59,12 @@ __device__ __forceinline__ int x_row_of(const Gemm& p, int row) {
 
 /// Looks up work tile `index`. `blocks` is the number of weight tiles, or of pairs. A linear
 /// layer's token blocks of one weight tile follow each other, so that the second reads the tile
-/// from L2. Whole warps.
+/// from L2.
 __device__ __forceinline__ WorkTile
 work_tile_at(const Gemm& p, int blocks, int index, int token_blocks, int tokens_per_block) {
   WorkTile work_tile{};
   if (p.single_ids != nullptr) {
-    int token_block = index / blocks;
-    if (p.single_local) {
-      std::uint32_t left = local_single_blocks(p);
-      for (int i = 0; i < token_block; ++i) left &= left - 1;
-      token_block = __ffs(static_cast<int>(left)) - 1;
-    }
+    const int token_block = index / blocks;
     const int slot = token_block - (p.single_shared ? 1 : 0);
     const int expert = slot < 0 ? p.single_count : p.single_ids[slot] - p.single_first;
     const bool here = slot < 0 || (expert >= 0 && expert < p.single_count);
@@ -143,10 +123,10 @@ struct Ring {
   int slot = 0;
   std::uint32_t phase = 0;
 
-  __device__ Ring(std::uint8_t* shared, int barrier_bytes, int sum_bytes)
+  __device__ Ring(std::uint8_t* shared, int sum_bytes)
       : full(shared_address(shared)),
-        empty(shared_address(shared) + static_cast<std::uint32_t>(barrier_bytes / 2)),
-        stages(shared + barrier_bytes + sum_bytes) {}
+        empty(shared_address(shared) + 64),
+        stages(shared + kBarrierBytes + sum_bytes) {}
   template <int kStages>
   __device__ __forceinline__ void advance() {
     if (++slot == kStages) {
