@@ -135,7 +135,6 @@ struct GroupCall {
     gemm.single_first = static_cast<int>(first);
     gemm.single_count = static_cast<int>(count);
     gemm.single_shared = shared;
-    gemm.single_local = count < total;
   }
   /// The parameters of the kernel of few tokens and thin experts.
   ExpertsThin thin(const GroupScratch& s) const {
