@@ -17,11 +17,13 @@ import json
 import os
 import pathlib
 import random
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import types
+import urllib.request
 import zipfile
 
 import result_file
@@ -38,6 +40,7 @@ REAL = ("vllm.benchmarks", "vllm.envs", "vllm.logger", "vllm.logging_utils", "vl
 MODEL = ROOT / "models" / "tiny"
 THROUGHPUTS = ["request_throughput", "output_throughput", "total_token_throughput"]
 TIMES = [f"{what}_{metric}_ms" for metric in ("ttft", "tpot", "itl", "e2el") for what in ("mean", "median", "p99")]
+SERVER_TTFT = "server_ttft_ms"  # mean, warm-up and all, by the server's clock: what the two clients' load itself differs by
 JUDGED = THROUGHPUTS + [name for name in TIMES if not name.startswith("p99")]
 COUNTS = ["completed", "failed", "total_input_tokens", "total_output_tokens"]  # must be equal
 
@@ -129,11 +132,18 @@ def measure(command, result, core):
     return json.loads(result.read_text())
 
 
+def server_ttft(url):
+    """Seconds to the first token of all requests so far as the server counts them, and their number."""
+    with urllib.request.urlopen(url + "/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return [float(re.search(rf"^vllm:time_to_first_token_seconds_{part}\S* (\S+)$", text, re.MULTILINE)[1]) for part in ("sum", "count")]
+
+
 def compare(options, flags):
     """{figure: {client: its values, a round each}}."""
     python = vllm_python(options.tools)
     cores = sorted(os.sched_getaffinity(0))
-    found = {name: {"koho": [], "vllm": []} for name in THROUGHPUTS + TIMES + COUNTS}
+    found = {name: {"koho": [], "vllm": []} for name in [*THROUGHPUTS, *TIMES, SERVER_TTFT, *COUNTS]}
     server = serve_process.server(options.koho, str(MODEL), "--device", "cpu", "--threads", "1", "--no-enable-prefix-caching")
     os.sched_setaffinity(0, cores[:1])  # the server inherits it
     with server as url, tempfile.TemporaryDirectory() as place:
@@ -144,12 +154,15 @@ def compare(options, flags):
             for client in ("koho", "vllm") if one % 2 == 0 else ("vllm", "koho"):
                 result = folder / f"{client}-{one}.json"
                 start = [options.koho, "bench", "serve"] if client == "koho" else [python, __file__, "--vllm"]
+                before = server_ttft(url)
                 data = measure([*start, "--base-url", url, "--model", str(MODEL), "--served-model-name", "tiny", "--backend", "openai",
                                 "--dataset-name", "custom", "--dataset-path", str(folder / "prompts.jsonl"), "--disable-shuffle",
                                 "--skip-chat-template", "--custom-output-len", "-1", "--num-prompts", str(options.num_prompts),
                                 "--ignore-eos", "--temperature", "0", "--num-warmups", "2", "--percentile-metrics", "ttft,tpot,itl,e2el",
                                 "--save-result", "--result-dir", str(folder), "--result-filename", result.name, "--disable-tqdm", *flags],
                                result, cores[-1])
+                after = server_ttft(url)
+                data[SERVER_TTFT] = 1e3 * (after[0] - before[0]) / (after[1] - before[1])
                 for name, values in found.items():
                     values[client].append(data[name])
     return found

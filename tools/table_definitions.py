@@ -229,6 +229,16 @@ def soak_rows(record):
              f"{row['resident_mb'][0]} · {row['resident_mb'][-1]}", str(row["threads"]), str(row["unaccounted"])] for row in record.rows]
 
 
+def client_rows(*records):
+    """Of `koho bench serve` and vLLM's the ratios of the mean times and of the throughput."""
+    names = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "mean_e2el_ms")
+    out = []
+    for record in records:
+        ratios = {row["form"]: row["ratio"] for row in record.rows}
+        out.append([record.command.split()[-1], *(f"{ratios[name]:.3f}" for name in names)])
+    return out
+
+
 def loading_rows(*records):
     out = []
     for record in records:
@@ -376,6 +386,8 @@ TABLES = {
                          optional=rank_tables.TRUE_WIDTHS_FILES),
     "soak": Table((("xeon", "soak"),), ("requests", "s", "clients that left", "at a limit", "resident MB, after 5 % and at the end", "threads", "left over"),
                   soak_rows),
+    "serve-clients": Table((("xeon", "clients-1"), ("xeon", "clients-6")), ("at once", "tok/s", "TTFT", "TPOT", "ITL", "E2EL"), client_rows,
+                           command="`tools/bench_serve_check.py`"),
     # docs/performance.md: beside others
     "peer-vllm": Table((("peers", "vllm"),), ("GLM-4.5-Air-FP8, one H200", "unit", "vLLM 0.26.0", "koho", "ratio"), peer_rows),
     "cpu-llama": Table((("spr", "2core-cpu-model"),), ("2.1 GB model, two threads", "koho", "llama.cpp, Q8_0", "ratio"), llama_rows),
