@@ -4,16 +4,19 @@
 checkpoint's own in Jinja: any difference is printed, and fails. Needs the Python packages tokenizers and jinja2.
 
     tools/differential_fuzz.py --texts 1000000 --conversations 20000 --seed 7 [--model models/tiny] [--koho build/koho]
+    tools/differential_fuzz.py --texts 10000000 --cores 16 --seconds 500
 
-A directory with nothing but the tokenizer.json of a real vocabulary (tools/gguf_tokenizer.py) needs --conversations 0.
+With --cores each process draws with its own seed, the first with --seed. --seconds ends it early; what was compared is printed. A directory with nothing but the tokenizer.json of a real vocabulary (tools/gguf_tokenizer.py) needs --conversations 0.
 """
 
 import argparse
 import json
+import os
 import pathlib
 import random
 import subprocess
 import sys
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Where splitters and byte-level encoders differ: blanks, accents, digits, letters of many scripts, surrogate pairs, controls.
@@ -65,15 +68,16 @@ def compare_tokens(options, draw):
     from tokenizers import Tokenizer
     referee = Tokenizer.from_file(str(options.model / "tokenizer.json"))
     command = [options.koho, "tokenize", "--model", options.model, "--jsonl", "--allow-special"]
-    differences = 0
-    for begin in range(0, options.texts, BATCH):
-        texts = [text(draw, rarely_long=True) for _ in range(min(BATCH, options.texts - begin))]
+    differences = compared = 0
+    while compared < options.texts and time.monotonic() < options.end:
+        texts = [text(draw, rarely_long=True) for _ in range(min(BATCH, options.texts - compared))]
         expected = [encoding.ids for encoding in referee.encode_batch(texts, add_special_tokens=False)]
         for one, ours, theirs in zip(texts, koho_lines(command, texts), expected, strict=True):
             if ours != theirs:
                 differences += 1
                 print(f"tokens of {json.dumps(one)[:2000]}:\n  koho    {str(ours)[:2000]}\n  referee {str(theirs)[:2000]}")
-    return differences
+        compared += len(texts)
+    return compared, differences
 
 
 def conversation(draw):
@@ -102,20 +106,33 @@ def conversation(draw):
 
 
 def compare_templates(options, draw):
+    if not options.conversations:
+        return 0, 0
     from jinja2.sandbox import ImmutableSandboxedEnvironment
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     environment.filters["tojson"] = lambda value, ensure_ascii=False, **_: json.dumps(value, ensure_ascii=ensure_ascii)
     referee = environment.from_string((options.model / "chat_template.jinja").read_text())
     command = [options.koho, "render", "--model", options.model]
-    differences = 0
-    for begin in range(0, options.conversations, 1000):
-        made = [conversation(draw) for _ in range(min(1000, options.conversations - begin))]
+    differences = compared = 0
+    while compared < options.conversations and time.monotonic() < options.end:
+        made = [conversation(draw) for _ in range(min(1000, options.conversations - compared))]
         for one, ours in zip(made, koho_lines(command, made), strict=True):
             theirs = referee.render(**one)
             if ours != theirs:
                 differences += 1
                 print(f"prompt of {json.dumps(one)}:\n  koho    {json.dumps(ours)}\n  referee {json.dumps(theirs)}")
-    return differences
+        compared += len(made)
+    return compared, differences
+
+
+def on_cores(options):
+    """One process a core, each with its share; the exit code is the worst."""
+    environment = dict(os.environ, TOKENIZERS_PARALLELISM="false")
+    command = [sys.executable, __file__, "--texts", str(-(-options.texts // options.cores)), "--conversations",
+               str(-(-options.conversations // options.cores)), "--model", options.model, "--koho", options.koho,
+               "--seconds", str(options.seconds)]
+    started = [subprocess.Popen([*command, "--seed", str(options.seed + core)], env=environment) for core in range(options.cores)]
+    return max(abs(process.wait()) for process in started)
 
 
 def main():
@@ -125,13 +142,18 @@ def main():
     parser.add_argument("--seed", type=int, default=1, help="(%(default)s)")
     parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/tiny")
     parser.add_argument("--koho", type=pathlib.Path, default=ROOT / "build/release/src/app/koho")
+    parser.add_argument("--cores", type=int, default=1, help="(%(default)s)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="after which nothing new is compared")
     options = parser.parse_args()
+    if options.cores > 1:
+        sys.exit(on_cores(options))
     draw = random.Random(options.seed)
-    differences = compare_tokens(options, draw)
-    print(f"{options.texts:,} texts compared (seed {options.seed}), {differences} differ", flush=True)
-    more = compare_templates(options, draw) if options.conversations else 0
-    print(f"{options.conversations:,} conversations compared, {more} differ")
-    sys.exit(1 if differences + more else 0)
+    options.end = time.monotonic() + options.seconds
+    templates, prompts_differ = compare_templates(options, draw)
+    print(f"{templates:,} conversations compared (seed {options.seed}), {prompts_differ} differ", flush=True)
+    texts, differ = compare_tokens(options, draw)
+    print(f"{texts:,} texts compared (seed {options.seed}), {differ} differ")
+    sys.exit(1 if differ + prompts_differ else 0)
 
 
 if __name__ == "__main__":

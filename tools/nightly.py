@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What takes hours: every test under ThreadSanitizer, every fuzz target for its share of the time, the tokenizer and the chat
+"""What takes hours: every test under ThreadSanitizer, every fuzz target until all have about as many runs, the tokenizer and the chat
 template against their referees, a Ray cluster whose actors are killed, and the wheel and the container on fresh machines (as root, with debootstrap and buildah).
 Writes a record, to which the next night adds: the runs of a target count since its first night.
 
@@ -19,13 +19,10 @@ import subprocess
 import sys
 import time
 
+import fuzz_cores
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PARTS = ("tsan", "fuzz", "differential", "ray", "machines")
-# Of targets whose inputs have the words of a format.
-DICTIONARIES = {"api_request_fuzz": "api.dict", "http_reader_fuzz": "http.dict", "chat_request_fuzz": "json.dict",
-                "tokenizer_file_fuzz": "json.dict", "model_config_fuzz": "json.dict", "json_tree_fuzz": "json.dict",
-                "batch_request_fuzz": "api.dict", "upload_fuzz": "api.dict", "grammar_walk_fuzz": "json.dict",
-                "safetensors_header_fuzz": "json.dict"}
 
 
 def run(command, **options):
@@ -52,31 +49,6 @@ def threads():
     print(result.stdout[-4000:])
     summary = re.search(r"(\d+)% tests passed, (\d+) tests failed out of (\d+)", result.stdout)
     return {"tests": int(summary[3]) if summary else 0, "failed": int(summary[2]) if summary else -1}
-
-
-def fuzz(target, seconds, corpus):
-    """Runs one target; returns what the record says of this night."""
-    own = corpus / target
-    found = corpus / (target + ".found")
-    for folder in (own, found):
-        folder.mkdir(parents=True, exist_ok=True)
-    before = set(found.iterdir())
-    command = [str(ROOT / "build/fuzz/fuzz" / target), str(own)]
-    seeds = ROOT / "fuzz/corpus" / target
-    if seeds.is_dir():
-        command.append(str(seeds))
-    command += [f"-max_total_time={int(seconds)}", "-print_final_stats=1", "-rss_limit_mb=2048", "-timeout=25",
-                f"-artifact_prefix={found}/"]
-    if target in DICTIONARIES:
-        command.append(f"-dict=fuzz/{DICTIONARIES[target]}")
-    result = run(command, capture_output=True, text=True, errors="replace")
-    runs = re.search(r"stat::number_of_executed_units:\s*(\d+)", result.stderr)
-    covered = re.findall(r"cov: (\d+)", result.stderr)
-    new = sorted(path.name for path in set(found.iterdir()) - before)
-    if result.returncode != 0:
-        print(result.stderr[-4000:])
-    return {"runs": int(runs[1]) if runs else 0, "seconds": int(seconds), "edges": int(covered[-1]) if covered else 0,
-            "found": new, "exit": result.returncode}
 
 
 def minimise(target, corpus):
@@ -110,7 +82,7 @@ def ray():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hours", type=float, default=8.0, help="of fuzzing, over all targets (%(default)s)")
+    parser.add_argument("--hours", type=float, default=8.0, help="of fuzzing, on all cores (%(default)s)")
     parser.add_argument("--record", type=pathlib.Path, required=True, help="JSON file, read and written anew")
     parser.add_argument("--corpus", type=pathlib.Path, default=ROOT / "build/corpus", help="inputs, kept from night to night")
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts, of {', '.join(PARTS)}")
@@ -131,12 +103,10 @@ def main():
     if "fuzz" in parts:
         targets = options.targets.split(",") if options.targets else fuzz_targets()
         build("fuzz", *targets)
-        night["fuzz"] = {}
+        answers = fuzz_cores.fuzz_on_cores([ROOT / "build/fuzz/fuzz" / target for target in targets], os.cpu_count(),
+                                           options.hours * 3600, options.corpus, record["runs"])
+        failed |= fuzz_cores.merge_night(record, night, answers)
         for target in targets:
-            one = fuzz(target, max(1.0, options.hours * 3600 / len(targets)), options.corpus)
-            night["fuzz"][target] = one
-            record["runs"][target] = record["runs"].get(target, 0) + one["runs"]
-            failed |= one["exit"] != 0 or bool(one["found"])
             minimise(target, options.corpus)
     if "differential" in parts:
         build("release", "koho")
