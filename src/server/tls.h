@@ -20,8 +20,9 @@ class TlsSession {
  public:
   explicit TlsSession(ssl_st* ssl);
 
-  /// Decrypts `bytes` from the peer and appends the plain text to `plain`. False: not TLS, or an
-  /// unsupported version; ciphertext() then has the alert for the peer.
+  /// Decrypts `bytes` from the peer and appends the plain text to `plain`. False: not TLS, an
+  /// unsupported version, or more new keys than a session may ask for; ciphertext() then has the
+  /// alert for the peer, if there is one.
   bool receive(std::string_view bytes, std::string& plain);
   /// Whether the handshake is done; send() needs that.
   bool established() const;
@@ -34,13 +35,23 @@ class TlsSession {
   std::string& ciphertext();
 
  private:
+  bool receive_some(std::string_view bytes, std::string& plain);
   void collect();
+  static void count_exchange(int writes,
+                             int version,
+                             int type,
+                             const void* message,
+                             std::size_t size,
+                             ssl_st* ssl,
+                             void* session);
 
   struct Free {
     void operator()(ssl_st* ssl) const;
   };
   std::unique_ptr<ssl_st, Free> ssl_;
   std::string ciphertext_;
+  int exchanges_ = 0;    // after the handshake: keys, and handshakes that are refused
+  bool opened_ = false;  // the first handshake is done; established() is false in a later one
   bool ended_ = false;
 };
 
