@@ -81,9 +81,15 @@ void add_dataset_flags(CommandLine& command, ServeBenchOptions& options) {
                   "Tokens of each answer, instead of the file's")
       ->check(at_least(1))
       ->group(group);
-  command.add_option("--custom-output-len", dataset.custom_output, "Tokens of each answer")
-      ->check(at_least(1))
+  command
+      .add_option("--custom-output-len", dataset.custom_output,
+                  "Tokens of each answer; -1: output_tokens of its line")
+      ->check(at_least(1, -1))
       ->capture_default_str()
+      ->group(group);
+  command
+      .add_flag("--skip-chat-template", options.skip_chat_template,
+                "Send custom prompts as they stand, which is always so: vLLM's flag")
       ->group(group);
   command.add_option("--num-turns", dataset.turns, "Turns of a session, at most")
       ->check(at_least(1))

@@ -147,7 +147,7 @@ class PromptMaker {
     return prompts;
   }
 
-  /// {"prompt": …, "output_tokens": …} a line.
+  /// {"prompt": …, "output_tokens": …} a line; prompts are sent as they stand.
   Result<std::vector<Prompt>> custom() {
     std::vector<Prompt> prompts;
     std::int64_t number = 0;
@@ -162,11 +162,17 @@ class PromptMaker {
       if (prompt == nullptr || !prompt->is_string())
         return make_error(ErrorCode::corrupt_data, "{}, line {}: expected {{\"prompt\": \"…\"}}",
                           options_.path, number);
-      const Json* output = json->given("output_tokens");
-      prompts.push_back(single(prompt->text, count(prompt->text),
-                               output != nullptr
-                                   ? output->as_integer().value_or(options_.custom_output)
-                                   : options_.custom_output));
+      std::int64_t output = options_.custom_output;
+      if (output < 0) {
+        const Json* given = json->given("output_tokens");
+        output = given != nullptr ? given->as_integer().value_or(0) : 0;
+        if (output < 1)
+          return make_error(ErrorCode::corrupt_data,
+                            "{}, line {}: expected \"output_tokens\", 1 or more, or "
+                            "--custom-output-len N for all",
+                            options_.path, number);
+      }
+      prompts.push_back(single(prompt->text, count(prompt->text), output));
     }
     return as_many_as_wanted(std::move(prompts));
   }

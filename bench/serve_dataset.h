@@ -24,9 +24,9 @@ struct DatasetOptions {
   std::int64_t random_prefix = 0;               // tokens before these, the same in all prompts
   double random_range_ratio = 0.0;              // lengths are drawn within 1 - r and 1 + r of those
   std::optional<std::int64_t> sharegpt_output;  // instead of the length of the file's answer
-  std::int64_t custom_output = 256;
-  std::int64_t turns = 4;  // of a session
-  bool oversample = true;  // a file with fewer prompts is used again
+  std::int64_t custom_output = 256;             // -1: the file's output_tokens
+  std::int64_t turns = 4;                       // of a session
+  bool oversample = true;                       // a file with fewer prompts is used again
   bool shuffle = true;
 };
 

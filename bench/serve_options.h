@@ -32,6 +32,7 @@ struct ServeBenchOptions {
   bench::DatasetOptions dataset;
   bool no_oversample = false;
   bool disable_shuffle = false;
+  bool skip_chat_template = false;  // what is done anyway
   bool ignore_eos = false;
   std::optional<double> temperature;
   std::optional<double> top_p;

@@ -237,12 +237,13 @@ void set_times(std::vector<PlannedRequest>& requests,
 
 /// Members before the results, as vLLM's files have them.
 Json described(const ServeBenchOptions& options, const Plan& plan, const std::string& date) {
+  const std::string& tokenizer = options.tokenizer.empty() ? options.model : options.tokenizer;
   Json head{{"date", date},
             {"endpoint_type", options.backend},
             {"backend", options.backend},
             {"label", options.label.empty() ? Json() : Json(options.label)},
-            {"model_id", plan.model},
-            {"tokenizer_id", options.tokenizer.empty() ? Json() : Json(options.tokenizer)},
+            {"model_id", options.model.empty() ? plan.model : options.model},
+            {"tokenizer_id", tokenizer.empty() ? Json() : Json(tokenizer)},
             {"num_prompts", options.dataset.prompts}};
   for (const auto& [name, value] : plan.metadata) head[name] = value;
   head["request_rate"] = std::isinf(plan.rate) ? Json("inf") : Json(plan.rate);

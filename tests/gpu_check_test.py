@@ -114,9 +114,10 @@ class GpuCheck(unittest.TestCase):
 
     def test_times_and_loads_become_rows(self):
         line = ('{"ranks":4,"gpus":4,"as":"threads","part":"times","rows":16,"width":5120,"fused_one_us":4.50,"fused_two_us":5.00,'
+                '"fused_one_built_in_us":4.25,'
                 '"plain_one_us":3.80,"plain_two_us":4.20,"plain_then_norm_us":6.00,"norm_us":2.00,"one_gb_s":100,"two_gb_s":90}')
         rows = gpu_check_ranks.all_reduce_rows(["other", '{"part":"link"}', line])
-        self.assertEqual([(row["form"], row["us"]) for row in rows], [("one-shot", 3.8), ("two-shot", 4.2), ("one-shot, with norm", 4.5),
+        self.assertEqual([(row["form"], row["us"]) for row in rows], [("one-shot", 3.8), ("two-shot", 4.2), ("one-shot, with norm", 4.25),
                                                                       ("two-shot, with norm", 5.0)])
         self.assertEqual(rows[0]["shape"], {"ranks": 4, "tokens": 16, "hidden": 5120})
         load, ready = gpu_check_ranks.loading_rows(["weights of rank 3: 45.4 GB on the device after 1.73 s, 26.2 GB/s, 14 threads", "weights: x",

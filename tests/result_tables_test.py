@@ -140,7 +140,7 @@ class Ranks(unittest.TestCase):
     def test_faults_executors_servers_loads_and_widths(self):
         times = {"kill": {"noticed_s": 0.02, "ready_s": 2.5}}
         self.assertEqual(self.rows("faults", "2on1-faults", [{"times": times, "faults": 0}]),
-                         [["2 on one GPU", "H100", "kill", "0.02", "2.50", "0"]])
+                         [["2 on one GPU", "H100", "0.02 + 2.50", "", "", "", "", "0"]])
         both = [{"shape": {"batch": 64}, "form": form, "us": us} for form, us in (("thread", 20_000), ("process", 20_100))]
         self.assertEqual(self.rows("executors", "executors", both), [["NVIDIA H100", "64", "20.0", "20.1", "+0.50 %"]])
         self.assertEqual(self.rows("servers", "2gpus-server-64-greedy", [{"concurrency": 64, "tok_per_s": 3210.4, "first_token_ms": 99.6}]),
@@ -149,8 +149,8 @@ class Ranks(unittest.TestCase):
             "machine": "NVIDIA H200", "ranks": 2, "layers": 51, "experts": "sliced",
             "rows": [{"op": "step_decode", "shape": {"batch": 16, "tokens": 16, "context": 1060}, "us": 15_140},
                      {"op": "step_prefill", "shape": {"batch": 1, "tokens": 1024, "context": 1024}, "us": 45_200}]})
-        self.assertEqual(table_definitions.TABLES["gpu-steps"].rows(steps), [["2 x H200", "51", "sliced", "16", "15.1"],
-                                                                              ["2 x H200", "51", "sliced", "prompt of 1,024", "45.2"]])
+        self.assertEqual(table_definitions.TABLES["gpu-steps"].rows(steps), [["2 x H200", "51", "16", "", "15.1"],
+                                                                              ["2 x H200", "51", "prompt of 1,024", "", "45.2"]])
         loads = [{"op": "load", "rank": rank, "bytes": 45_400_000_000, "us": us} for rank, us in ((0, 1_700_000), (1, 1_900_000))]
         self.assertEqual(self.rows("rank-loading", "2gpus-loading", [*loads, {"op": "ready", "us": 2_000_000}]),
                          [["2", "NVIDIA H100", "90.8", "1.90", "2.0"]])

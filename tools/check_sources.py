@@ -6,7 +6,7 @@
 
 Rules: no unfinished words in src/; an SPDX line first; none of the calls that docs and style forbid in src/; no search in
 an error's text; the field's words (vocabulary.py); files and functions no longer than code_lengths.py allows; comments within the column limit; no
-mention of a file that is not in the tree; formatted as .clang-format says (when clang-format 14 is there); nothing that
+mention of a file that is not in the tree; formatted as .clang-format says, no undefined name in Python (when clang-format 14 and pyflakes3 are there); nothing that
 names a machine's path; files of bench/results as check_result says, those of bench/peers as check_peer does.
 """
 
@@ -51,7 +51,7 @@ ATTENTION_CASES = {"attention_decode", "attention_prefill"}
 OTHER_ROWS = {"soak": ("requests", "seconds", "threads", "resident_growth_percent"),
               "batch": ("requests", "answers", "faults", "seconds"), "load": ("bytes", "us", "gb_per_s"), "ready": ("us",),
               "all_reduce": ("us",), "executor": ("us",), "server": ("tokens", "seconds", "faults"), "true_widths": ("chunk", "distance", "bound", "same_best_token"),
-              "long_context": ("context", "chunk", "cached_tokens", "prompt_seconds")}
+              "long_context": ("context", "chunk", "cached_tokens", "prompt_seconds"), "serve_client": ("koho", "vllm", "ratio")}
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(work|farm|root)/")
 COMMENT_COLUMNS = 100  # clang-format leaves comments as they are written
 # A file of this repository that a text names: a path with a folder, or a page of docs/.
@@ -261,6 +261,17 @@ def check_format(names, breaches):
         breaches.append(f"{line}: not formatted: run clang-format-14 -i on the file")
 
 
+def check_names(names, breaches):
+    """Names in Python that nothing defines."""
+    checker = shutil.which("pyflakes3")
+    if checker is None:
+        print("pyflakes3 is not installed: names in Python not checked")
+        return
+    sources = [str(name) for name in names if name.suffix == ".py"]
+    result = subprocess.run([checker, *sources], cwd=ROOT, capture_output=True, text=True, check=False)
+    breaches += [line for line in result.stdout.splitlines() if "undefined name" in line]
+
+
 def main():
     """With paths as arguments: prints only the breaches of files below them."""
     breaches = []
@@ -278,6 +289,7 @@ def main():
     for key in sorted(set(code_lengths.LONGER) - longer_used):
         breaches.append(f"tools/code_lengths.py: {key} is within the limits now: take it out of LONGER")
     check_format(names, breaches)
+    check_names(names, breaches)
     results = sorted((ROOT / "bench/results").iterdir())
     ops = operators()
     for path in results:

@@ -34,6 +34,7 @@ import threading
 import time
 
 import gpu_check_ranks
+import result_file
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "cuda"

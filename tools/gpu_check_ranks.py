@@ -46,7 +46,7 @@ def all_reduce_rows(lines):
         if '"part":"times"' not in line:
             continue
         told = json.loads(line)
-        forms = {"one-shot": "plain_one_us", "two-shot": "plain_two_us", "one-shot, with norm": "fused_one_us",
+        forms = {"one-shot": "plain_one_us", "two-shot": "plain_two_us", "one-shot, with norm": "fused_one_built_in_us",
                  "two-shot, with norm": "fused_two_us"}
         rows += [{"op": "all_reduce", "form": form, "shape": {"ranks": told["ranks"], "tokens": told["rows"], "hidden": told["width"]},
                   "us": told[member]} for form, member in forms.items()]
@@ -93,12 +93,14 @@ def collective_steps(step, ranks, failures):
     told = (r"wrong", r"FAILED|failed|differs")
     yield step("ranks: collectives", [*bench, "--only", "checks,faults"], PIECE, told, usual=60)
     yield step("ranks: collectives, 10^5 calls", [*bench, "--only", "soak", "--rounds", "50000"], PIECE, told, usual=30)
+    # Rank 0 alone: the forms of ranks with a GPU each, where these share one.
+    yield step("ranks: collectives in loopback", [*bench, "--loopback", "--only", "checks,soak"], PIECE, told, usual=40)
     yield step("ranks: collectives of processes", [*bench, "--processes", "--only", "checks", "--quick"], PIECE, told, usual=60)
     cuda = ranks.tests / "cuda"
     mine = f"*/{ranks.count}"
     yield step("ranks: communicators", [cuda / "communicator_test", f"--gtest_filter={mine}:-*RoundAfterRound*"], PIECE, failures, ranks.env,
                usual=30)
-    # Five collectives a round.
+    # Six collectives a round.
     yield step("ranks: communicators, 10^5 collectives", [cuda / "communicator_test", f"--gtest_filter=*RoundAfterRound{mine[1:]}"], PIECE,
                failures, {**ranks.env, "KOHO_TEST_ROUNDS": "20000"}, usual=60)
     yield step("ranks: communicators of processes, 300 rounds", [cuda / "communicator_process_test", f"--gtest_filter={mine}"], PIECE, failures,

@@ -70,7 +70,7 @@ def projection_rows(*records):
 FAULT_FILES = on_gpus("faults", *(f"{place}-faults" for place in PLACES))
 SERVER_FILES = on_gpus(*(f"{ranks}gpus-server-{clients}-{body}" for ranks in (2, 4, 8) for clients in (64, 256) for body in ("greedy", "sampled")))
 RANK_LOADING_FILES = on_gpus("rank8-loading", "rank4-loading", "2gpus-loading", "4gpus-loading", "8gpus-loading")
-STEP_FILES = on_gpus(*(f"{ranks}gpus-steps-{cut}" for ranks in (2, 4, 8) for cut in ("whole", "sliced")))
+STEP_FILES = on_gpus(*(f"{ranks}gpus-{what}-{cut}" for ranks in (2, 4, 8) for what in ("steps", "prompt") for cut in ("whole", "sliced")))
 TRUE_WIDTHS_FILES = on_gpus(*(f"true-widths-{place}" for place in PLACES))
 
 
@@ -82,9 +82,13 @@ def ranks_of(record):
     return f"{place[0]} on one GPU" if place.endswith("on1") else place[0] if place[0].isdigit() else "1"
 
 
+FAULT_KINDS = ("kill", "illegal", "hang", "stop", "kill, kill")
+
+
 def fault_rows(*records):
-    return [[ranks_of(record), gpu_of(record), kind, f"{times['noticed_s']:.2f}", f"{times['ready_s']:.2f}", str(row["faults"])]
-            for record in records for row in record.rows for kind, times in row["times"].items()]
+    """A row for each run: of each kind the longest times until it was noticed, and from then on until steps could run."""
+    return [[ranks_of(record), gpu_of(record), *(f"{times['noticed_s']:.2f} + {times['ready_s']:.2f}" if (times := row["times"].get(kind)) else ""
+                                                 for kind in FAULT_KINDS), str(row["faults"])] for record in records for row in record.rows]
 
 
 def executor_rows(*records):
@@ -102,10 +106,15 @@ def server_rows(*records):
 
 
 def gpu_step_rows(*records):
-    """A row for each step of ranks on GPUs of their own."""
-    return [[f"{record.data['ranks']} x {gpu_of(record)}", str(record.data["layers"]), record.data["experts"],
-             f"{size:,}" if op == "step_decode" else f"prompt of {size:,}", milliseconds(row["us"])]
-            for record in records for op in ("step_decode", "step_prefill") for size, row in sorted(steps_of(record, op).items())]
+    """A row for each step of ranks on GPUs of their own, with either cut of the experts."""
+    found = {}
+    for record in records:
+        for op in ("step_decode", "step_prefill"):
+            for size, row in sorted(steps_of(record, op).items()):
+                place = f"{record.data['ranks']} x {gpu_of(record)}", str(record.data["layers"]), op, size
+                found.setdefault(place, {}).setdefault(record.data["experts"], milliseconds(row["us"]))
+    return [[gpus, layers, f"{size:,}" if op == "step_decode" else f"prompt of {size:,}", by_cut.get("whole", ""), by_cut.get("sliced", "")]
+            for (gpus, layers, op, size), by_cut in found.items()]
 
 
 def rank_loading_rows(*records):

@@ -167,10 +167,9 @@ def with_floor(us, floor):
     return milliseconds(us) + (f" ({milliseconds(floor)})" if floor >= 5.0 else "")
 
 
-def air_step_rows(record, second):
+def air_step_rows(record):
     steps = steps_of(record)
-    out = [["**step**", *(f"**{with_floor(step['us'], floor_us(step))}**" for step in steps.values())],
-           ["another H200, " + second.data["commit"], *(milliseconds(step["us"]) for step in steps_of(second).values())]]
+    out = [["**step**", *(f"**{with_floor(step['us'], floor_us(step))}**" for step in steps.values())]]
     names = sorted((part["class"] for part in steps[1]["classes"]),
                    key=lambda name: -next(part["us"] for part in steps[64]["classes"] if part["class"] == name))
     for name in names:
@@ -179,10 +178,9 @@ def air_step_rows(record, second):
     return out
 
 
-def air_prefill_rows(record, second):
+def air_prefill_rows(record):
     step = steps_of(record, "step_prefill")[8192]
     rows = [["**8,192 tokens**", f"**{milliseconds(step['us'])}**", f"{8192 / step['us'] * 1e3:.1f}k tok/s"]]
-    rows.append(["another H200, " + second.data["commit"], milliseconds(steps_of(second, "step_prefill")[8192]["us"]), ""])
     rows += [[CLASSES.get(part["class"], part["class"]), milliseconds(part["us"]), f"{100 * part['us'] / step['us']:.1f} %"]
              for part in sorted(step["classes"], key=lambda part: -part["us"]) if part["us"] >= 0.01 * step["us"]]
     return rows
@@ -231,10 +229,14 @@ def soak_rows(record):
              f"{row['resident_mb'][0]} · {row['resident_mb'][-1]}", str(row["threads"]), str(row["unaccounted"])] for row in record.rows]
 
 
-def throughput_rows(*records):
-    return [[record.data["commit"], str(record.data["max_concurrency"]), f"{record.data['random_input_len']} + {record.data['random_output_len']}",
-             f"{record.data['output_throughput']:,.0f}", f"{record.data['median_ttft_ms']:.0f}", f"{record.data['median_tpot_ms']:.1f}",
-             f"{record.data['p99_itl_ms']:.1f}"] for record in records]
+def client_rows(*records):
+    """Of `koho bench serve` and vLLM's the ratios of the mean times and of the throughput."""
+    names = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "mean_e2el_ms")
+    out = []
+    for record in records:
+        ratios = {row["form"]: row["ratio"] for row in record.rows}
+        out.append([record.command.split()[-1], *(f"{ratios[name]:.3f}" for name in names)])
+    return out
 
 
 def loading_rows(*records):
@@ -348,18 +350,15 @@ TABLES = {
     "goals": Table((*((H200, name) for name in (*GOAL_FILES, "prompts-sustained", "sampling")), *((SECOND_H200, name) for name in GOAL_FILES)),
                    ("card", "goals reached", "missed"), goal_rows,
                    command="the timing steps of `tools/gpu_check.py`"),
-    "air-steps": Table(((H200, "air-latency"), (SECOND_H200, "air-latency")), ("ms (floor)", "B = 1", "B = 16", "B = 64"), air_step_rows,
+    "air-steps": Table(((H200, "air-latency"),), ("ms (floor)", "B = 1", "B = 16", "B = 64"), air_step_rows,
                        "The floor is the time in which the card reads what the step reads", command=MODEL_STEPS),
-    "air-prefill": Table(((H200, "air-latency"), (SECOND_H200, "air-latency")), ("prompt", "ms", "share"), air_prefill_rows, command=MODEL_STEPS),
+    "air-prefill": Table(((H200, "air-latency"),), ("prompt", "ms", "share"), air_prefill_rows, command=MODEL_STEPS),
     "air-variants": Table(((H200, "air-latency"), (H200, "air-latency-e4m3"), (H200, "air-deterministic"), (H200, "air-long-bf16"),
                            (H200, "air-long-fp8")), ("ms", "B = 1", "B = 16", "B = 64", "prompt of 8,192"), air_variant_rows,
                           command=MODEL_STEPS),
     "short-prompts": Table((("h100", "short-prompts"),), ("", "before", "after", ""), before_after_rows, "µs; steps of GLM-4.5-Air's shape, 20 layers"),
     "air-prompts": Table(((H200, "air-prompts"),), ("tokens of the prompt", "ms", "tok/s", "sequences", "decode step, ms"), air_prompt_rows),
-    "throughput": Table(((H200, "air-throughput"), (SECOND_H200, "air-throughput")),
-                        ("commit", "requests at once", "prompt + answer", "generated tok/s", "first token p50, ms", "a token p50, ms",
-                         "between tokens p99, ms"), throughput_rows, command=MODEL_STEPS),
-    "loading": Table(((H200, "loading"), (SECOND_H200, "loading")), ("commit", "GB", "page cache", "s", "GB/s"), loading_rows),
+    "loading": Table(((H200, "loading"),), ("commit", "GB", "page cache", "s", "GB/s"), loading_rows),
     "batch": Table(((H200, "air-batch"), (SECOND_H200, "air-batch")),
                    ("commit", "requests", "right answers", "faults", "prompt tokens", "of them cached", "generated", "s"), batch_rows),
     "long-context": Table(((H200, "long-context"),), ("deterministic", "prompt tokens a step", "cached before", "prompt, s"), long_context_rows),
@@ -373,20 +372,22 @@ TABLES = {
                         "bytes of so many ranks. A part of the links is in the step already", optional=rank_tables.RANK_FILES,
                         command="`tools/gpu_check.py --gpus 4 (and 8) --shared-gpu --only 'one rank of'`"),
     # Of ranks and their processes on GPUs: on a page once a file is there
-    "faults": Table((), ("ranks", "GPU", "fault", "noticed after, s", "ready again, s later", "wrong answers"), rank_tables.fault_rows,
-                    "The most of all faults of a kind", optional=rank_tables.FAULT_FILES,
-                    command="`tools/gpu_check.py --only broken`, with `--gpus 2` for ranks"),
+    "faults": Table((), ("ranks", "GPU", *rank_tables.FAULT_KINDS, "wrong answers"), rank_tables.fault_rows,
+                    "The longest of a kind, s: until noticed + until steps can run again", optional=rank_tables.FAULT_FILES,
+                    command="`tools/gpu_check.py --only broken`, with `--gpus 4` for ranks"),
     "executors": Table((), ("GPU", "sequences", "a token, thread, ms", "process, ms", ""), rank_tables.executor_rows, optional=rank_tables.on_gpus("executors")),
-    "gpu-steps": Table((), ("GPUs", "layers", "experts", "sequences", "ms"), rank_tables.gpu_step_rows, "Links are in it", optional=rank_tables.STEP_FILES,
-                       command="`tools/gpu_check.py --gpus 2 --only steps`"),
+    "gpu-steps": Table((), ("GPUs", "layers", "sequences", "experts whole, ms", "sliced, ms"), rank_tables.gpu_step_rows, "Links are in it", optional=rank_tables.STEP_FILES,
+                       command="`tools/gpu_check.py --gpus 4 --only steps`"),
     "servers": Table((), ("GPUs", "", "requests at once", "sampling", "tok/s", "first token p50, ms"), rank_tables.server_rows, optional=rank_tables.SERVER_FILES,
-                     command="`tools/gpu_check.py --gpus 2 --only server`; prompts and answers of 256 tokens"),
+                     command="`tools/gpu_check.py --gpus 4 --only server`; prompts and answers of 256 tokens"),
     "rank-loading": Table((), ("ranks", "GPU", "GB", "on the device, s", "ready, s"), rank_tables.rank_loading_rows, optional=rank_tables.RANK_LOADING_FILES,
                           command="`tools/gpu_check.py --gpus 8 --shared-gpu --only loading`"),
     "rank-widths": Table((), ("ranks", "GPU", "experts", "tokens a step", "deterministic", "distance", "bound", "same best token"), rank_tables.rank_widths_rows,
                          optional=rank_tables.TRUE_WIDTHS_FILES),
     "soak": Table((("xeon", "soak"),), ("requests", "s", "clients that left", "at a limit", "resident MB, after 5 % and at the end", "threads", "left over"),
                   soak_rows),
+    "serve-clients": Table((("xeon", "clients-1"), ("xeon", "clients-6")), ("at once", "tok/s", "TTFT", "TPOT", "ITL", "E2EL"), client_rows,
+                           command="`tools/bench_serve_check.py`"),
     # docs/performance.md: beside others
     "peer-vllm": Table((("peers", "vllm"),), ("GLM-4.5-Air-FP8, one H200", "unit", "vLLM 0.26.0", "koho", "ratio"), peer_rows),
     "cpu-llama": Table((("spr", "2core-cpu-model"),), ("2.1 GB model, two threads", "koho", "llama.cpp, Q8_0", "ratio"), llama_rows),

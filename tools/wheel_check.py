@@ -63,8 +63,9 @@ def make_root(suite, roots, mirror):
         print("    Ubuntu's keyring is not installed: signatures are not checked", flush=True)
         command.insert(1, "--no-check-gpg")
     if mirror or script:
-        default = re.search(r"^default_mirror (\S+)", (script_path.with_name(script or suite)).read_text(), re.MULTILINE)
-        command.append(mirror or default[1])
+        # The script names several, in cases: of old releases, of this machine's processor, of others.
+        defaults = re.findall(r"^\s*default_mirror (\S+)", script_path.with_name(script or suite).read_text(), re.MULTILINE)
+        command.append(mirror or next(one for one in defaults if "old-releases" not in one))
     if script and not script_path.exists():
         command.append(str(script_path.with_name(script)))
     ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)

@@ -6,7 +6,7 @@ import ctypes
 import pathlib
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint8, c_uint32, c_void_p
 
-from koho.places import find
+from koho.places import find, let_programs_find_cuda
 from koho.sampling import SamplingParamsStruct
 
 
@@ -54,6 +54,9 @@ def find_library():
 
 def load(path=None):
     """Opens engine.so and declares its functions."""
+    # A library that is loaded is found by its name; LD_LIBRARY_PATH is for worker processes, this one read it at its start.
+    for file in let_programs_find_cuda():
+        ctypes.CDLL(str(file))
     library = ctypes.CDLL(str(pathlib.Path(path or find_library()).resolve()))
     for name, (result, arguments) in _PROTOTYPES.items():
         function = getattr(library, name)

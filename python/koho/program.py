@@ -6,7 +6,7 @@ import pathlib
 import sys
 
 from koho import hub
-from koho.places import find
+from koho.places import find, let_programs_find_cuda
 
 
 def path() -> pathlib.Path:
@@ -19,6 +19,7 @@ def main() -> None:
     try:
         program = str(path())
         os.environ.setdefault("KOHO_FETCH", hub.command())
+        let_programs_find_cuda()
         os.execv(program, [program, *sys.argv[1:]])
     except OSError as error:
         sys.exit(f"koho: {error}")

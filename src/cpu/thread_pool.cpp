@@ -18,6 +18,10 @@ constexpr int kSpins = 2000;
 // The threads are judged over so much time of jobs, of which two may lose so much to others.
 constexpr std::int64_t kJudgedNs = 20'000'000;
 constexpr std::int64_t kLostNsMost = kJudgedNs / 8;
+// While threads take turns the caller looks after so much time of jobs whether it lost its core,
+// less often while no other core is better.
+constexpr std::int64_t kLookNsMin = 5'000'000;
+constexpr std::int64_t kLookNsMax = 160'000'000;
 // How the threads go on changes after so many such times in a row.
 constexpr int kDisagreeing = 2;
 // What several threads must gain over one, while they work together and while they take turns.
@@ -98,8 +102,10 @@ void ThreadPool::judge(std::int64_t tasks,
                        std::int64_t end,
                        std::int64_t begin) {
   if (own == 0) return;
+  const bool in_turns = in_turns_.load(std::memory_order_relaxed);
   together_ns_ += end - begin;
   own_ns_ += own_ns;
+  if (in_turns) look_at_core(end - begin);
   alone_ns_ += static_cast<double>(own_ns) * static_cast<double>(tasks) / static_cast<double>(own);
   if (together_ns_ < kJudgedNs) return;
   const std::int64_t own_delay = caller_delay_.ns();
@@ -115,13 +121,8 @@ void ThreadPool::judge(std::int64_t tasks,
   together_ns_ = 0;
   own_ns_ = 0;
   alone_ns_ = 0.0;
-  const bool in_turns = in_turns_.load(std::memory_order_relaxed);
   const bool useless = gain < (in_turns ? kGainLeastInTurns : kGainLeast);
   const bool contended = 2 * lost > threads_ * kLostNsMost || gain < kGainLeast;
-  if (in_turns && own_lost > kLostNsMost) {
-    // The caller takes the core of a worker, which will keep off it.
-    leave_core();
-  }
   caller_core_.store(current_core(), std::memory_order_relaxed);
   // Together while nothing speaks against it, in turns while something does, alone where they are
   // in vain, too; each after some time that agrees, as anything may come between once.
@@ -135,7 +136,26 @@ void ThreadPool::judge(std::int64_t tasks,
     alone_until_ns_ = end + alone_for_ns_;
   } else {
     in_turns_.store(!in_turns, std::memory_order_relaxed);
+    looked_delay_ns_ = own_delay;
+    look_ns_ = kLookNsMin;
+    unlooked_ns_ = 0;
   }
+}
+
+void ThreadPool::look_at_core(std::int64_t ns) {
+  unlooked_ns_ += ns;
+  if (unlooked_ns_ < look_ns_) return;
+  const std::int64_t delay = caller_delay_.ns();
+  const std::int64_t lost = delay - std::exchange(looked_delay_ns_, delay);
+  if (lost < unlooked_ns_ / 4) {
+    look_ns_ = kLookNsMin;
+  } else {
+    // The caller takes the core of a worker, which will keep off it.
+    leave_core();
+    caller_core_.store(current_core(), std::memory_order_relaxed);
+    look_ns_ = std::min(2 * look_ns_, kLookNsMax);
+  }
+  unlooked_ns_ = 0;
 }
 
 bool ThreadPool::take_from(Share& share, bool own, std::int64_t& task) {

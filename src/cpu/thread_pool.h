@@ -68,6 +68,8 @@ class ThreadPool {
              std::int64_t own_ns,
              std::int64_t end,
              std::int64_t begin);
+  /// After a job of `ns` in turns: leaves a core that others took from the caller.
+  void look_at_core(std::int64_t ns);
   void work(int worker);
   /// Takes a task of the running job, if one is left, and runs it.
   bool take_one(int worker);
@@ -91,7 +93,10 @@ class ThreadPool {
   RunDelay caller_delay_;
   std::int64_t own_delay_ns_ = 0;     // of the caller before the time that is judged …
   std::int64_t worker_delay_ns_ = 0;  // … and of the workers
-  int disagreeing_ = 0;               // times in a row that spoke for another way to go on
+  std::int64_t unlooked_ns_ = 0;  // time of jobs since the caller looked whether it lost its core …
+  std::int64_t look_ns_ = 0;      // … which it does after so much
+  std::int64_t looked_delay_ns_ = 0;
+  int disagreeing_ = 0;  // times in a row that spoke for another way to go on
   std::int64_t alone_until_ns_ = 0;
   std::int64_t alone_for_ns_ = 0;  // the latest time alone; 0: taking turns was worth it since
   // How the workers work, and what they tell.

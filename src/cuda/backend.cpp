@@ -78,6 +78,9 @@ Status CudaBackend::test_wgmma() {
   if (wgmma_) {
     KOHO_TRY_ASSIGN(wgmma_, test.experts_down());
   }
+  if (wgmma_) {
+    KOHO_TRY_ASSIGN(wgmma_, test.experts_thin());
+  }
   for (const bool quantized : {false, true}) {
     KOHO_TRY_ASSIGN(const bool right, test.attention(quantized));
     wgmma_attention_ = wgmma_attention_ && right;

@@ -197,6 +197,7 @@ struct RopeKvQuantized : RopeKv {
   const std::uint8_t* qkv_quantized = nullptr;  // [T, (Q + 2K) * D], rows by qkv_stride
   const float* qkv_scales = nullptr;            // [T]
 };
+/// NOTE: of few tokens the next kernel may start before the previous one has ended.
 cudaError_t launch_rope_kv(const RopeKv& parameters, cudaStream_t stream);
 cudaError_t launch_rope_kv(const RopeKvQuantized& parameters, cudaStream_t stream);
 
@@ -251,8 +252,9 @@ struct SplitKvShape {
 /// Floats that their sums take.
 std::int64_t attention_partial_floats(const SplitKvShape& sums);
 /// The first `decodes` sequences, one row each (sequence s owns token row s), cut at fixed places
-/// of the context. NOTE: starts before the previous kernel has ended: that one may write q and the
-/// last token of a context, nothing else that is read here.
+/// of the context. NOTE: starts before the previous kernel has ended, and after launch_rope_kv()
+/// before the one before that: the previous one may write q and the last token of a context, and
+/// neither anything else that is read here.
 cudaError_t launch_attention_decode(const Attention& parameters, cudaStream_t stream);
 /// True if rows of `width` of these outputs can be written 8 elements at a time, as the kernel
 /// does.

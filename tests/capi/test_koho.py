@@ -24,6 +24,7 @@ import unittest.mock
 import koho
 from koho import EngineError, Info, SamplingParams, bench, library
 from logits_requests import Logits  # noqa: F401  its tests run with these
+from package_places import Places  # noqa: F401  its tests run with these
 from ray_requests import Ray  # noqa: F401  its tests run with these
 from text_requests import Text  # noqa: F401  its tests run with these
 

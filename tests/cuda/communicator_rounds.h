@@ -21,6 +21,53 @@ inline float value(std::int64_t rank, std::int64_t row, std::int64_t column, std
   return static_cast<float>((rank * 31 + row * 7 + column + round) % 64);
 }
 
+/// The fused all-reduce of every round: rows that a cluster takes, and rows that a CTA takes each.
+class FusedRows {
+ public:
+  explicit FusedRows(Backend& backend)
+      : d_block_(backend, block_),
+        d_residual_(backend, residual_),
+        d_normed_(backend, normed_),
+        d_weight_(backend, weight_) {}
+
+  Status enqueue(Communicator& gpu, std::int64_t round) {
+    rows_ = std::array{1, 16, 2, 3}[static_cast<std::size_t>(round % 4)];
+    for (std::int64_t i = 0; i < kRows * kHidden; ++i) {
+      block_.as<BFloat16>()[i] = to_bf16(value(gpu.rank(), i / kHidden, i % kHidden, round));
+      residual_.as<BFloat16>()[i] = to_bf16(value(gpu.ranks(), i / kHidden, i % kHidden, round));
+    }
+    d_block_.write();
+    d_residual_.write();
+    KOHO_TRY_ASSIGN(fused_,
+                    gpu.all_reduce_add_norm({.values = d_normed_.view().first(rows_)},
+                                            d_residual_.view().first(rows_),
+                                            d_block_.view().first(rows_), d_weight_.view(), 1e-5F));
+    return {};
+  }
+  /// The residual of the round. NCCL fuses nothing and leaves it.
+  Status check(const Communicator& gpu, std::int64_t round) {
+    residual_.bytes = d_residual_.read();
+    for (std::int64_t i = 0; i < kRows * kHidden; ++i) {
+      float sum = 0.0F;
+      for (std::int64_t rank = 0; rank < gpu.ranks(); ++rank)
+        sum += value(rank, i / kHidden, i % kHidden, round);
+      const float before = value(gpu.ranks(), i / kHidden, i % kHidden, round);
+      const float after =
+          fused_ && i < rows_ * kHidden ? round_to_bf16(before + round_to_bf16(sum)) : before;
+      KOHO_TRY(expect(to_float(residual_.as<BFloat16>()[i]) == after, "fused all-reduce", round));
+    }
+    return {};
+  }
+
+ private:
+  static constexpr std::int64_t kRows = 16;
+  HostTensor block_{DType::bf16, {kRows, kHidden}}, residual_{DType::bf16, {kRows, kHidden}};
+  HostTensor normed_{DType::bf16, {kRows, kHidden}}, weight_{DType::bf16, {kHidden}};
+  DeviceTensor d_block_, d_residual_, d_normed_, d_weight_;
+  std::int64_t rows_ = 0;
+  bool fused_ = false;
+};
+
 /// All collectives of one rank, `rounds` times.
 inline Status run_rounds(Rendezvous& meeting, std::int64_t rounds) {
   const std::int64_t ranks = meeting.ranks();
@@ -40,6 +87,7 @@ inline Status run_rounds(Rendezvous& meeting, std::int64_t rounds) {
   DeviceTensor d_sums(*backend, sums), d_part(*backend, part), d_whole(*backend, whole),
       d_ids(*backend, ids), d_routes(*backend, routes), d_names(*backend, names),
       d_routes_to(*backend, routes_to), d_names_to(*backend, names_to);
+  FusedRows fused_rows(*backend);
   std::vector<std::int64_t> starts;
   for (std::int64_t rank = 0; rank <= ranks; ++rank) starts.push_back(rank);
   for (std::int64_t round = 0; round < rounds; ++round) {
@@ -55,6 +103,7 @@ inline Status run_rounds(Rendezvous& meeting, std::int64_t rounds) {
     for (DeviceTensor* tensor : {&d_sums, &d_part, &d_whole, &d_ids, &d_routes, &d_names})
       tensor->write();
     KOHO_TRY(gpu->all_reduce(d_sums.view()));
+    KOHO_TRY(fused_rows.enqueue(*gpu, round));
     KOHO_TRY(gpu->exchange_rows(d_whole.view(), d_part.view()));
     KOHO_TRY(gpu->all_gather_rows(std::array{d_ids.view()}));
     KOHO_TRY_ASSIGN(const std::int64_t came,
@@ -67,6 +116,7 @@ inline Status run_rounds(Rendezvous& meeting, std::int64_t rounds) {
     KOHO_TRY(backend->synchronize());
     KOHO_TRY(gpu->check());
     KOHO_TRY(expect(came == ranks, "the dispatched rows", round));
+    KOHO_TRY(fused_rows.check(*gpu, round));
     sums.bytes = d_sums.read();
     whole.bytes = d_whole.read();
     ids.bytes = d_ids.read();

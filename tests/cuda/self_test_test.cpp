@@ -15,6 +15,7 @@
 #include "cuda/cuda_backend.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/kernels.h"
+#include "cuda/moe/experts_thin.h"
 #include "ops/op_cases.h"
 
 namespace {
@@ -23,6 +24,7 @@ enum class Fault : std::uint8_t {
   none,
   gemm,             // the grouped decode GEMM on wgmma is wrong
   experts_down,     // the experts' down projection on wgmma is wrong
+  experts_thin,     // thin experts in one kernel are wrong
   attention,        // prefill attention on wgmma is wrong
   cublaslt,         // cuBLASLt's GEMM is wrong
   cublaslt_refuses  // cuBLASLt refuses every GEMM
@@ -55,6 +57,15 @@ cudaError_t __wrap__ZN4koho4cuda25launch_experts_down_wgmmaERKNS0_4GemmEiP11CUst
   return clear(__real__ZN4koho4cuda25launch_experts_down_wgmmaERKNS0_4GemmEiP11CUstream_st(
                    p, multiprocessors, stream),
                Fault::experts_down, p.out, p.out_stride, stream);
+}
+
+cudaError_t __real__ZN4koho4cuda19launch_experts_thinERKNS0_11ExpertsThinEiP11CUstream_st(
+    const koho::cuda::ExpertsThin& experts, int multiprocessors, cudaStream_t stream);
+cudaError_t __wrap__ZN4koho4cuda19launch_experts_thinERKNS0_11ExpertsThinEiP11CUstream_st(
+    const koho::cuda::ExpertsThin& experts, int multiprocessors, cudaStream_t stream) {
+  return clear(__real__ZN4koho4cuda19launch_experts_thinERKNS0_11ExpertsThinEiP11CUstream_st(
+                   experts, multiprocessors, stream),
+               Fault::experts_thin, experts.down.out, experts.down.out_stride, stream);
 }
 
 cudaError_t __real__ZN4koho4cuda22launch_attention_wgmmaERKNS0_9AttentionEP11CUstream_st(
@@ -153,6 +164,14 @@ const Fallback kFallbacks[] = {{.name = "cuBLASLt",
                                 .hopper = true},
                                {.name = "the experts' down projection",
                                 .fault = Fault::experts_down,
+                                .options = {},
+                                .said = ", portable GEMM",
+                                .op_case = "experts_fp8_one",
+                                .promises = kPortable,
+                                .tells = false,
+                                .hopper = true},
+                               {.name = "thin experts of few tokens",
+                                .fault = Fault::experts_thin,
                                 .options = {},
                                 .said = ", portable GEMM",
                                 .op_case = "experts_fp8_one",

@@ -52,13 +52,11 @@ struct WideLinear {
   }
 };
 
-/// A token's row has the same bits whether it comes alone or with the others.
-void expect_bits_of_large_batch(CapturedBackend& backend,
-                                const ExpertLayer& layer,
-                                std::uint64_t seed) {
-  SCOPED_TRACE(std::string(layer.name) + ", KOHO_OP_SEED=" + std::to_string(seed));
-  Random random(seed);
-  std::vector<WideLinear> matrices;
+/// The layer with random weights, which `matrices` keeps.
+Result<Experts> place(Backend& backend,
+                      const ExpertLayer& layer,
+                      Random& random,
+                      std::vector<WideLinear>& matrices) {
   ExpertsSource source{.first = layer.first, .total = layer.total, .experts = {}, .shared = {}};
   const std::int64_t experts = layer.count + (layer.shared ? 1 : 0);
   for (std::int64_t e = 0; e < experts; ++e) {
@@ -74,16 +72,25 @@ void expect_bits_of_large_batch(CapturedBackend& backend,
     else
       source.shared = mlp;
   }
-  Result<Experts> placed = backend.place_experts(source);
-  ASSERT_TRUE(placed.ok()) << placed.error().message;
-  const std::int64_t tokens = layer.tokens;
-  ASSERT_TRUE(backend
-                  .reserve(with_glm47_facts({.tokens_max = tokens,
-                                             .sequences_max = tokens,
+  KOHO_TRY_ASSIGN(Experts placed, backend.place_experts(source));
+  KOHO_TRY(backend.reserve(with_glm47_facts({.tokens_max = layer.tokens,
+                                             .sequences_max = layer.tokens,
                                              .context_max = 1,
                                              .logit_rows_max = 1,
-                                             .vocabulary = 1}))
-                  .ok());
+                                             .vocabulary = 1})));
+  return placed;
+}
+
+/// A token's row has the same bits whether it comes alone or with the others.
+void expect_bits_of_large_batch(CapturedBackend& backend,
+                                const ExpertLayer& layer,
+                                std::uint64_t seed) {
+  SCOPED_TRACE(std::string(layer.name) + ", KOHO_OP_SEED=" + std::to_string(seed));
+  Random random(seed);
+  std::vector<WideLinear> matrices;
+  Result<Experts> placed = place(backend, layer, random, matrices);
+  ASSERT_TRUE(placed.ok()) << placed.error().message;
+  const std::int64_t tokens = layer.tokens;
   const SyntheticActivation x(
       random_values(random, DType::bf16, {tokens, layer.hidden}, Spread::normal));
   HostTensor ids(DType::i32, {tokens, layer.choices});
@@ -116,6 +123,61 @@ void expect_bits_of_large_batch(CapturedBackend& backend,
               "");
 }
 
+/// Calls for four sets of tokens in turn, one behind the other in a graph that is replayed: each
+/// has the bits of its first call, whose predecessor had ended.
+void expect_bits_back_to_back(Backend& backend, const ExpertLayer& layer, std::uint64_t seed) {
+  SCOPED_TRACE(std::string(layer.name) + ", KOHO_OP_SEED=" + std::to_string(seed));
+  constexpr int kSets = 4;
+  constexpr int kCalls = 100;
+  constexpr int kReplays = 10;
+  Random random(seed);
+  std::vector<WideLinear> matrices;
+  Result<Experts> placed = place(backend, layer, random, matrices);
+  ASSERT_TRUE(placed.ok()) << placed.error().message;
+  for (std::int64_t tokens = 1; tokens <= layer.tokens; ++tokens) {
+    SCOPED_TRACE(std::to_string(tokens) + " tokens");
+    const SyntheticActivation x(
+        random_values(random, DType::bf16, {tokens, layer.hidden}, Spread::normal));
+    const DeviceActivation x_array(backend, x, placed->needs, 0);
+    const DeviceArray weights(backend,
+                              random_scales(random, DType::f32, {tokens, layer.choices}, 0.125));
+    std::vector<std::unique_ptr<DeviceArray>> ids;
+    std::vector<std::unique_ptr<DeviceArray>> outs;
+    for (int set = 0; set < kSets; ++set) {
+      HostTensor chosen(DType::i32, {tokens, layer.choices});
+      for (std::int64_t i = 0; i < chosen.elements(); ++i)
+        chosen.set(i, static_cast<double>((5 * set + 7 * (i % layer.choices) + i / layer.choices) %
+                                          layer.total));
+      ids.push_back(std::make_unique<DeviceArray>(backend, chosen));
+      outs.push_back(
+          std::make_unique<DeviceArray>(backend, DType::bf16, Shape{tokens, layer.hidden}));
+    }
+    const auto call = [&](int set) {
+      const auto i = static_cast<std::size_t>(set);
+      return backend.experts(outs[i]->view(), x_array.view(), {ids[i]->view(), weights.view()},
+                             *placed);
+    };
+    std::vector<HostTensor> first;
+    for (int set = 0; set < kSets; ++set) {
+      ASSERT_EQ(fault_of("experts", call(set)), "");
+      ASSERT_EQ(fault_of("synchronize", backend.synchronize()), "");
+      first.push_back(outs[static_cast<std::size_t>(set)]->get());
+    }
+    Result<std::unique_ptr<CapturedGraph>> graph = backend.capture([&]() -> Status {
+      for (int i = 0; i < kCalls; ++i) KOHO_TRY(call(i % kSets));
+      return {};
+    });
+    ASSERT_TRUE(graph.ok()) << graph.error().message;
+    for (int i = 0; i < kReplays; ++i) ASSERT_EQ(fault_of("replay", (*graph)->replay()), "");
+    ASSERT_EQ(fault_of("synchronize", backend.synchronize()), "");
+    for (int set = 0; set < kSets; ++set)
+      EXPECT_EQ(
+          compare_bits("set " + std::to_string(set), outs[static_cast<std::size_t>(set)]->get(),
+                       first[static_cast<std::size_t>(set)]),
+          "");
+  }
+}
+
 constexpr ExpertLayer kExpertLayers[] = {
     {"GLM-4.5-Air", 4096, 1408, 0, 10, 10, 8, true, 6},
     {"GLM-4.7 on four ranks", 5120, 1536, 3, 4, 12, 8, true, 6},
@@ -142,6 +204,16 @@ constexpr ExpertLayer kExpertLayers[] = {
 TEST_F(CudaExperts, OneTokenHasTheBitsOfALargeBatchAtModelWidths) {
   CapturedBackend backend(std::move(backend_));
   for (const ExpertLayer& layer : kExpertLayers) expect_bits_of_large_batch(backend, layer, seed_);
+}
+/// More experts than L2 holds, so that a ring's loads arrive in any order.
+constexpr ExpertLayer kRepeatedLayers[] = {
+    {"GLM-4.7 sliced in four", 5120, 384, 0, 24, 24, 8, true, 8},
+    {"GLM-4.7 sliced in eight", 5120, 192, 0, 40, 40, 8, false, 8},
+    {"one of four ranks", 5120, 1536, 3, 4, 12, 8, false, 2},
+};
+TEST_F(CudaExperts, CallsBackToBackHaveTheBitsOfTheFirst) {
+  for (const ExpertLayer& layer : kRepeatedLayers)
+    expect_bits_back_to_back(*backend_, layer, seed_);
 }
 TEST_F(CudaExperts, PortableKernelsAreBatchInvariantToo) {
   constexpr std::int64_t kTokensMax = 100;  // prompts take it the longest, by the same kernel

@@ -125,12 +125,25 @@ TEST_F(BenchServe, MeasuresAServer) {
                      kTiny);
   EXPECT_EQ(text_at(result, "completed"), "3") << "the one conversation again";
 
+  // Lines of their own lengths, or all of one.
+  write("lines.jsonl",
+        "{\"prompt\":\"Hi\",\"output_tokens\":3}\n{\"prompt\":\"Hello\",\"output_tokens\":5}\n");
+  const std::string lines =
+      url + " --dataset-name custom --dataset-path lines.jsonl --num-prompts 2 --ignore-eos" +
+      " --skip-chat-template --model " + kTiny + " --served-model-name tiny --custom-output-len ";
+  result = result_of(lines + "-1");
+  EXPECT_EQ(text_at(result, "total_output_tokens"), "8");
+  EXPECT_EQ(text_at(result, "model_id"), kTiny);
+  EXPECT_EQ(text_at(result, "tokenizer_id"), kTiny);
+  EXPECT_EQ(text_at(result_of(lines + "7"), "total_output_tokens"), "14");
+
   // Requests that the server refuses.
   EXPECT_EQ(bench(url + " --num-prompts 2 --random-input-len 4 --top-p 7"), 7) << read("err");
   EXPECT_NE(read("err").find("HTTP 400"), std::string::npos) << read("err");
 }
 
 TEST_F(BenchServe, WrongUseIsOneClearError) {
+  write("no_length.jsonl", "{\"prompt\":\"Hi\"}\n");
   const std::pair<const char*, const char*> cases[] = {
       {"http://127.0.0.1:1 --num-prompts 1", "no server answers"},
       {"https://example.org", "http only"},
@@ -142,6 +155,10 @@ TEST_F(BenchServe, WrongUseIsOneClearError) {
       {"localhost:1 --dataset-name sessions", "openai-chat"},
       {"localhost:1 --extra-body [1]", "--extra-body"},
       {"localhost:1 --tokenizer nowhere", "nowhere"},
+      {"localhost:1 --model m --dataset-name custom --dataset-path no_length.jsonl "
+       "--custom-output-len "
+       "-1",
+       "line 1: expected \"output_tokens\""},
   };
   for (const auto& [flags, says] : cases) {
     const int code = bench(flags);

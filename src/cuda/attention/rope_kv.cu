@@ -70,6 +70,18 @@ __device__ void store_head(
   for (int i = lane; i < width; i += 32) out[i] = to_e4m3(row[i] / scale);
 }
 
+/// Up to this many tokens the next kernel may start at once: decode attention, which looks up its
+/// pages and loads keys and values meanwhile, and needs longer for that than this kernel for all.
+constexpr std::int64_t kReleaseAtOnceTokens = 64;
+
+__device__ __forceinline__ void release_at_once(std::int64_t tokens) {
+  if (tokens <= kReleaseAtOnceTokens) launch_dependent_grids();
+}
+__device__ __forceinline__ void wait_and_release(std::int64_t tokens) {
+  wait_on_dependent_grids();
+  if (tokens > kReleaseAtOnceTokens) launch_dependent_grids();
+}
+
 template <typename Parameters>
 __global__ void __launch_bounds__(kWarps * 32) rope_kv_kernel(const Parameters p) {
   constexpr bool kFp8 = has_quantized<Parameters>;
@@ -245,9 +257,9 @@ __device__ __forceinline__ float* scales_of(const Parameters& p, bool is_query, 
   return is_key ? p.k_scales : p.v_scales;
 }
 
-/// 16 lanes take `kEach` adjacent heads of a token, whose loads are in flight together. NOTE: every
-/// fused multiply-add is written out, so that every kEach has the same bits, and e4m3 values are
-/// those of the bf16 values.
+/// 16 lanes take `kEach` adjacent heads of a token, whose loads are in flight together. Of what it
+/// reads the previous kernel writes qkv alone. NOTE: every fused multiply-add is written out, so
+/// that every kEach has the same bits, and e4m3 values are those of the bf16 values.
 template <typename Parameters, int kEach>
 __global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const Parameters p) {
   constexpr bool kFp8 = has_quantized<Parameters>;
@@ -255,6 +267,7 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const Paramete
   const Places at = places_of(lane);
   const int heads = p.query_heads + 2 * p.kv_heads;
   const int keys_end = p.query_heads + p.kv_heads;
+  release_at_once(p.tokens);
   const auto groups = static_cast<std::uint32_t>((heads + kEach - 1) / kEach);
   const std::uint32_t index = blockIdx.x * kGlmGroups + threadIdx.x / kGlmLanes;
   const bool real = index < p.tokens * groups;
@@ -264,7 +277,6 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const Paramete
   const std::int64_t source =
       made(token * p.qkv_stride + static_cast<std::int64_t>(first) * kGlmWidth);
   const bool rotates = lane < kGlmRotary / 8;
-  // NOTE: the previous kernel writes qkv and nothing else that this one reads.
   const std::int64_t slot = p.slots[token];
   const std::int64_t in_pages =
       made(slot / kPageTokens * p.kv_heads * kPageTokens + slot % kPageTokens);
@@ -279,7 +291,7 @@ __global__ void __launch_bounds__(kWarps * 32) rope_kv_glm_kernel(const Paramete
   HeadFragment key_weight{};
   if (p.q_norm != nullptr) query_weight = load_fragment(p.q_norm, at);
   if (p.k_norm != nullptr) key_weight = load_fragment(p.k_norm, at);
-  pdl_begin();
+  wait_and_release(p.tokens);
   HeadFragment pieces[kEach] = {};
 #pragma unroll
   for (int e = 0; e < kEach; ++e)

@@ -5,25 +5,30 @@
 //          thread holds the same vectors of 8 elements as in norm.cu from the addend to the last
 //          output, so the norm's bits are norm.cu's. Plain: the message is cut into rows of one
 //          vector a thread. The next row's addends are loaded while a row is exchanged, and sent
-//          before the row is normalised.
-// shared   2.4 KiB static: maxima and sums of warps
+//          before the row is normalised. Few rows, fused and one-shot: a row has a cluster
+//          of its own (all_reduce_few_kernel), with all addresses computed before the wait for the
+//          previous kernel, the residual loaded before the row is sent, and slots reset last.
+// shared   2.4 KiB static: maxima and sums of warps; a cluster: a row more, for its sums
 // bytes    a rank sends (n-1) * S one-shot, 2 (n-1)/n * S two-shot, S = 2 bytes an element, over
 //          the link; it reads S; fused, it also reads and writes the residual and writes the
 //          outputs. Arrived data is read and reset in L2: channels are few and reuse their slots.
 // floor    one link latency t one-shot, two two-shot, + bytes sent / link bandwidth; t is half a
 //          flag's round trip, which collectives_bench measures (--only link)
-// numbers  2 H100s with NVLink, 2 ranks, rows of 5,120, 2026-11-25, collectives_bench, before this
-//          file's names were changed: fused with FP8 output, one-shot: 1 row 3.4 us, 8 rows 4.3,
-//          16 rows 4.6, 64 rows 6.1, 256 rows 12.3; plain, two-shot: 8,192 rows 366 us
-// checked  the same day, 2, 4 and 8 ranks on one and on two of those GPUs: every case, and 8,000
-//          calls back to back, bit-equal to the sum in rank order; also processes with cudaIpc over
-//          both GPUs. A rank that never comes or leaves, and a host that aborts, end all waits
+// numbers  rows of 5,120, fused with FP8 output, us (collectives_bench --only times, 2026-11-26):
+//            4 H200s, NVLink   1 row 3.6   8 rows 4.6   16 rows 5.4   64 rows 7.7   256 rows 17
+//            2 H200s, NVLink         3.4                        4.7           6.2            12
+//          Of 4, up to 24 rows one-shot by clusters, beyond two-shot; of 2, one-shot
+// checked  2, 4 and 8 ranks on one and on two H100s, 4 on 4 H200s: every case, and 8,000
+//          calls back to back, bit-equal to the sum in rank order; also processes with cudaIpc. A
+//          rank that never comes or leaves, and a host that aborts, end all waits
 //          within 0.05 to 0.2 s
-// waits    each has a timeout (exchange.cuh). CTAs of one grid do not wait for each other, and all
-//          CTAs of a grid are resident: there are no more than the GPU holds at once.
+// waits    each has a timeout (exchange.cuh). CTAs of one grid do not wait for each other, but the
+//          first of a cluster for the others, which run when it does; and all CTAs of a grid are
+//          resident: there are no more than the GPU holds at once.
 #include <algorithm>
 
 #include "cuda/collectives/all_reduce_norm.h"
+#include "cuda/collectives/all_reduce_row.cuh"
 #include "cuda/collectives/exchange.cuh"
 #include "cuda/device/launch.cuh"
 #include "cuda/device/numeric.cuh"
@@ -34,128 +39,20 @@ namespace koho::cuda {
 namespace {
 
 constexpr int kPlainThreads = 512;  // a CTA of the plain kernel at most: its widest row in a slot
-
-/// Parameters of all_reduce_kernel.
-struct AllReduceParams {
-  PeerGroup group;
-  const Bf16* x = nullptr;
-  Bf16* out = nullptr;       // plain only
-  std::int64_t rows = 0;     // distributed over CTAs
-  unsigned row_vectors = 0;  // of 8 elements
-  std::int64_t vectors = 0;  // of all rows; the plain kernel's last row may be shorter
-  Bf16* residual = nullptr;  // fused only, from here on
-  std::int64_t residual_stride = 0;
-  const Bf16* weight = nullptr;
-  float eps = 0.0F;
-  int width = 0;
-  RowOutputs outputs;
-};
-
-__device__ __forceinline__ uint4 load_vector(const Bf16* from) {
-  uint4 v;
-  // NOTE: volatile keeps program order, so that loads written together are in flight together.
-  asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from)
-               : "memory");
-  return v;
-}
-
-/// The sum over a block in norm.cu's order: a butterfly over 32 lanes, the farthest first, then
-/// over warps w % 4 apart. `sums` is zero where there is no warp.
-__device__ __forceinline__ float block_sum(float value, float (&sums)[32]) {
-  value = warp_sum(value);
-  const unsigned warp = threadIdx.x / 32;
-  if (threadIdx.x % 32 == 0) sums[warp % 4 * 8 + warp / 4] = value;
-  __syncthreads();
-  const float* const from = &sums[threadIdx.x % 4 * 8];
-  float four[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) four[i] = from[i] + from[i + 4];
-  float sum = (four[0] + four[2]) + (four[1] + four[3]);
-  sum += __shfl_xor_sync(0xFFFFFFFFU, sum, 2);
-  return sum + __shfl_xor_sync(0xFFFFFFFFU, sum, 1);
-}
-
-/// The residual add and RMSNorm of one row, as norm.cu computes them.
-template <int kSteps>
-struct Norm {
-  Pairs<8> weight[kSteps];
-  Pairs<8> residual[kSteps];
-
-  __device__ __forceinline__ void load_weight(const AllReduceParams& p) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step)
-      if (column(step) < p.width)
-        weight[step].load(reinterpret_cast<std::uint64_t>(p.weight + column(step)));
-  }
-  __device__ __forceinline__ void load_residual(const AllReduceParams& p, std::int64_t row) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step)
-      if (column(step) < p.width)
-        residual[step].load(
-            reinterpret_cast<std::uint64_t>(p.residual + row * p.residual_stride + column(step)));
-  }
-  /// `sum` is the all-reduced row; writes the residual and the outputs.
-  __device__ __forceinline__ void add_and_normalize(const AllReduceParams& p,
-                                                    std::int64_t row,
-                                                    const uint4 (&sum)[kSteps],
-                                                    float (&sums)[32],
-                                                    RowScratch& scratch) {
-    float squares = 0.0F;
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      Pairs<8>& v = residual[step];
-      const bool has = column(step) < p.width;
-      Pairs<8> addend;
-      if (has) {
-        addend.words[0] = sum[step].x;
-        addend.words[1] = sum[step].y;
-        addend.words[2] = sum[step].z;
-        addend.words[3] = sum[step].w;
-      } else {  // the registers still hold the last row
-        v = Pairs<8>{};
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        v.words[i] = pack_bf16(v.low(i) + addend.low(i), v.high(i) + addend.high(i));
-      if (has) v.store(p.residual + row * p.residual_stride + column(step));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        squares += v.low(i) * v.low(i);
-        squares += v.high(i) * v.high(i);
-      }
-    }
-    const float mean = block_sum(squares, sums) / static_cast<float>(p.width);
-    const float inverse = 1.0F / sqrtf(mean + p.eps);
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      Pairs<8>& v = residual[step];
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        v.words[i] = multiply_bf16(pack_bf16(v.low(i) * inverse, v.high(i) * inverse),
-                                   weight[step].words[i]);
-    }
-    store_row_outputs<8, kSteps>(p.outputs, row, p.width, residual, scratch);
-  }
-
- private:
-  static __device__ __forceinline__ int column(int step) {
-    return (step * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * 8;
-  }
-};
+constexpr unsigned kFewThreads = 640;  // a CTA of all_reduce_few_kernel at most: its widest row
+constexpr int kClusterMax = 8;
 
 /// CTAs an SM that a kernel's registers allow: two of up to 640 threads, unless a thread loads the
 /// addends of 8 ranks at once.
 template <int kRanks, bool kOneShot, int kThreads>
 constexpr int kCtasPerSm = kThreads > 640 || (kOneShot && kRanks > 4) ? 1 : 2;
 
-template <int kRanks, bool kOneShot, bool kNorm, int kThreads, int kSteps>
-__global__ void __launch_bounds__(kThreads, (kCtasPerSm<kRanks, kOneShot, kThreads>))
+template <int kRanks, bool kOneShot, bool kNorm, int kThreads, int kSteps, int kCtas, int kTogether>
+__global__ void __launch_bounds__(kThreads, kCtas)
     all_reduce_kernel(const __grid_constant__ AllReduceParams p) {
   __shared__ RowScratch scratch;
   __shared__ alignas(16) float sums[2][32];  // by parity of the row's number in this CTA
-  Channel<kRanks, kOneShot, kSteps> channel(p.group);
+  Channel<kRanks, kOneShot, kSteps, kTogether> channel(p.group, blockIdx.x);
   Norm<kSteps> norm;
   if constexpr (kNorm) {
     norm.load_weight(p);
@@ -225,6 +122,71 @@ __global__ void __launch_bounds__(kThreads, (kCtasPerSm<kRanks, kOneShot, kThrea
   if (threadIdx.x == 0) channel.close();
 }
 
+/// One-shot and fused, few rows, each a cluster's. CTA c exchanges and sums the c-th part of the
+/// row; the sums go to the first CTA, whose threads normalise the row as all_reduce_kernel's do, so
+/// its bits are the same.
+///
+/// A thread waits for the addends of all ranks at once, which ends by the wait's timeout; then it
+/// sends its sum, whatever that is. So the first CTA gets the whole row, and only then may leave;
+/// nobody sends to the others. By then all threads that read the epoch have done so, and it may be
+/// advanced.
+template <int kRanks>
+__global__ void __launch_bounds__(kFewThreads, 1)
+    all_reduce_few_kernel(const __grid_constant__ AllReduceParams p) {
+  __shared__ RowScratch scratch;
+  __shared__ alignas(16) float sums[32];
+  extern __shared__ uint4 row_sum[];  // [row_vectors] of a cluster's first CTA
+  __shared__ alignas(8) std::uint64_t row_sum_barrier;
+  const unsigned ctas = cluster_size();
+  const unsigned part = cluster_rank();
+  const unsigned number = blockIdx.x / ctas;  // of the row and its channel
+  const unsigned each = (blockDim.x / 32 + ctas - 1) / ctas * 32;
+  const unsigned vector = part * each + threadIdx.x;
+  const bool exchanges = threadIdx.x < each && vector < p.row_vectors;
+  const std::uint32_t barrier = shared_address(&row_sum_barrier);
+  Norm<1> norm;
+  if (part == 0) {
+    if (threadIdx.x == 0) {
+      mbarrier_init(barrier, 1);
+      fence_mbarrier_init();
+      mbarrier_arrive_expect_tx(barrier, p.row_vectors * 16);
+    }
+    norm.load_weight(p);
+    if (threadIdx.x < 32) sums[threadIdx.x] = 0.0F;
+    __syncthreads();
+  }
+  cluster_arrive();
+  OneShotVector<kRanks> exchange(p.group, number, vector);
+  cluster_wait();  // every CTA runs, the barrier is there
+  if (part != 0 && !exchanges) return;
+  wait_on_dependent_grids();
+  if (!p.group.shares_gpu) launch_dependent_grids();  // as all_reduce_kernel
+  uint4 x = {};
+  if (exchanges) {
+    x = load_vector(p.x + (std::int64_t{number} * p.row_vectors + vector) * 8);
+    exchange.open();
+  }
+  if (part == 0) norm.load_residual(p, number);  // in flight while the row is exchanged
+  if (exchanges) {
+    exchange.push(x);
+    x = exchange.sum(x);
+    st_async(map_shared_rank(shared_address(&row_sum[vector]), 0),
+             make_float4(__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z),
+                         __uint_as_float(x.w)),
+             map_shared_rank(barrier, 0));
+  }
+  if (part == 0) {
+    // Twice what a wait may take at 2 GHz.
+    mbarrier_wait_cluster(barrier, 0, static_cast<long long>(4 * p.group.timeout_ns));
+    std::uint32_t words[4] = {};
+    if (threadIdx.x < p.row_vectors) load_shared(words, shared_address(&row_sum[threadIdx.x]));
+    const uint4 sum[1] = {make_uint4(words[0], words[1], words[2], words[3])};
+    norm.add_and_normalize(p, number, sum, sums, scratch);
+  }
+  if (exchanges) exchange.reset();  // last: nothing in this kernel waits for it
+  if (part == 0 && threadIdx.x == 0) exchange.close();
+}
+
 __global__ void __launch_bounds__(1024)
     reset_exchange_kernel(const __grid_constant__ PeerGroup group, std::uint32_t first_epoch) {
   pdl_begin();
@@ -262,25 +224,75 @@ bool choose_one_shot(const PeerGroup& group,
   // Two ranks send the same bytes either way, but two-shot sums each element once, not twice; a
   // norm needs whole rows, which two-shot has to gather first: one-shot with it is faster at every
   // size but 256 and 512 rows of 5,120, where they are equal, and without it up to 192 (2 H200s).
-  // NOTE: for four ranks it is a prototype's crossover, for eight it follows from the bytes sent;
-  // neither is measured with this kernel on as many GPUs.
+  // Four: up to 24 rows with the norm, up to 8 of 16 without (4 H200s).
+  // NOTE: for eight it follows from the bytes sent, it is not measured.
   switch (group.layout.ranks) {
     case 2:
       return norm || bytes <= 2LL << 20;
     case 4:
-      return bytes <= 16 * 10'240;
+      return bytes <= (norm ? 24 : 12) * 10'240;
     default:
       return bytes <= 8 * 10'240;
   }
 }
 
+/// CTAs a row of all_reduce_few_kernel, 2 or more, or 0 where another kernel is to take the rows:
+/// too many or too wide ones, and those of two ranks, which have little to poll. All of a grid run
+/// at once: an SM holds one, and clusters need at most half of the SMs, which is what fits at least
+/// into every group of SMs (GPC) that has room for one.
+int few_ctas(const AllReduceNorm& reduce) {
+  const PeerGroup& group = *reduce.group;
+  if (reduce.width / 8 > kFewThreads) return 0;
+  const std::int64_t channels = group.layout.channels;
+  int ctas = reduce.ctas_per_row_max;
+  if (ctas == 0) ctas = group.layout.ranks > 2 ? 4 : 1;
+  while (ctas > 1 && reduce.rows * ctas > (group.shares_gpu ? channels : channels / 4)) ctas /= 2;
+  return ctas > 1 ? ctas : 0;
+}
+
+template <int kRanks>
+cudaError_t launch_few_ranks(const AllReduceParams& p,
+                             int ctas,
+                             unsigned threads,
+                             cudaStream_t stream) {
+  return launch_kernel(all_reduce_few_kernel<kRanks>,
+                       {dim3(static_cast<unsigned>(p.rows * ctas)), dim3(threads),
+                        p.row_vectors * sizeof(uint4), ctas},
+                       stream, p);
+}
+
+cudaError_t launch_few(const AllReduceParams& p, int ctas, unsigned threads, cudaStream_t stream) {
+  switch (p.group.layout.ranks) {
+    case 2:
+      return launch_few_ranks<2>(p, ctas, threads, stream);
+    case 4:
+      return launch_few_ranks<4>(p, ctas, threads, stream);
+    case 8:
+      return launch_few_ranks<8>(p, ctas, threads, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
 template <int kRanks, bool kOneShot, bool kNorm, int kThreads, int kSteps>
 cudaError_t launch_shape(const AllReduceParams& p, unsigned threads, cudaStream_t stream) {
-  const std::int64_t channels = std::max<std::int64_t>(
-      1, std::int64_t{p.group.layout.channels} * kCtasPerSm<kRanks, kOneShot, kThreads> / 2);
-  const auto grid = static_cast<unsigned>(std::min(p.rows, channels));
-  return launch_kernel(all_reduce_kernel<kRanks, kOneShot, kNorm, kThreads, kSteps>,
-                       {dim3(grid), dim3(threads)}, stream, p);
+  constexpr int kCtas = kCtasPerSm<kRanks, kOneShot, kThreads>;
+  const auto launch = [&]<int kLaunched, int kTogether>() {
+    const std::int64_t channels =
+        std::max<std::int64_t>(1, std::int64_t{p.group.layout.channels} * kLaunched / 2);
+    const auto grid = static_cast<unsigned>(std::min(p.rows, channels));
+    return launch_kernel(
+        all_reduce_kernel<kRanks, kOneShot, kNorm, kThreads, kSteps, kLaunched, kTogether>,
+        {dim3(grid), dim3(threads)}, stream, p);
+  };
+  if constexpr (!kOneShot && kRanks > 4) {
+    // Few rows: registers for all ranks' addends at once, a wait less for each vector.
+    if constexpr (kNorm && kCtas == 2)
+      if (p.rows <= p.group.layout.channels / 2) return launch.template operator()<1, kRanks>();
+    return launch.template operator()<kCtas, 4>();
+  } else {
+    return launch.template operator()<kCtas, kRanks>();
+  }
 }
 
 template <bool kNorm, int kThreads, int kSteps>
@@ -371,6 +383,8 @@ bool all_reduce_norm_supports(const RowOutputs& out, const AllReduceNorm& reduce
   const bool vectors = row_vectors(out, reduce.residual, reduce.residual_stride, reduce.width) &&
                        aligned(reduce.x, 2 * reduce.width, 16) && aligned(reduce.weight, 16, 16);
   return vectors && reduce.rows >= 0 && reduce.rows <= INT32_MAX && reduce.width > 0 &&
+         reduce.ctas_per_row_max >= 0 && reduce.ctas_per_row_max <= kClusterMax &&
+         (reduce.ctas_per_row_max & (reduce.ctas_per_row_max - 1)) == 0 &&
          reduce.width <= kCollectiveWidthMax && 2 * reduce.width <= reduce.group->layout.row_bytes;
 }
 
@@ -396,6 +410,8 @@ cudaError_t launch_all_reduce_norm(const RowOutputs& out,
       choose_one_shot(group, reduce.algorithm, true, 2 * reduce.rows * reduce.width);
   return with_row_shape(reduce.width, true,
                         [&]<int kVector, int kSteps>(RowShape<kVector, kSteps>, unsigned block) {
+                          const int ctas = one_shot ? few_ctas(reduce) : 0;
+                          if (ctas > 0) return launch_few(p, ctas, block, stream);
                           // NOTE: a second step beyond the row's end adds zeros to its squares.
                           if constexpr (kVector == 8 && kSteps <= 2)
                             return kSteps == 1 && block <= 640

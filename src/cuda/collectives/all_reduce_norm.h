@@ -36,7 +36,7 @@ struct CollectiveFault {
   std::uint32_t rank = 0;        // which waited
   std::uint32_t waited_for = 0;  // the rank whose data was not there
   std::uint32_t epoch = 0;       // of the channel
-  std::uint32_t channel = 0;     // CTA of the kernel
+  std::uint32_t channel = 0;     // CTA or cluster of the kernel
   std::uint32_t phase = 0;       // an ExchangePhase
 };
 
@@ -49,9 +49,9 @@ struct CollectiveHostState {
 
 /// Sizes and byte offsets of a rank's exchange buffer; equal on all ranks.
 ///
-/// One CTA of every rank exchanges rows through a channel: three slots, used in turn. A one-shot
-/// slot has a row for each source rank; a two-shot slot has, for each source, the shard of a row
-/// that this rank reduces, and one row of gathered sums.
+/// One CTA or cluster of every rank exchanges rows through a channel: three slots, used in turn. A
+/// one-shot slot has a row for each source rank; a two-shot slot has, for each source, the shard of
+/// a row that this rank reduces, and one row of gathered sums.
 struct ExchangeLayout {
   int ranks = 0;
   int channels = 0;
@@ -129,6 +129,8 @@ struct AllReduceNorm {
   float eps = 0.0F;
   std::int64_t rows = 0;   // T
   std::int64_t width = 0;  // H
+  /// Of the CTAs that exchange a row one-shot where rows are few: 1, 2, 4 or 8; 0: built in.
+  int ctas_per_row_max = 0;
 };
 /// launch_all_reduce() of x, then add_rms_norm (ops/backend.h) of the sum, with the bits of the
 /// two.

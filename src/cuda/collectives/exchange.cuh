@@ -9,11 +9,12 @@
 // latency. The receiver checks words one by one, so nothing relies on 16 bytes arriving together,
 // only on an aligned 32-bit word doing so (PTX's vector accesses are accesses of their elements).
 //
-// Channel c of every rank belongs to CTA c of its kernels. Row k of a channel (its epoch) uses slot
-// k % 3 of each rank:
+// Channel c of every rank belongs to CTA c of its kernels, or to cluster c, each of whose CTAs
+// exchanges a part of the vectors. Row k of a channel (its epoch) uses slot k % 3 of each rank:
 //
 //   1. the sender stores row k into slots k % 3 of its peers;
-//   2. the receiver polls its slot until all data is there, and at once resets it to sentinels.
+//   2. the receiver polls its slot until all data is there, and resets it to sentinels before its
+//      next row.
 //
 // Why no store meets an older one: the sender's next store to this slot belongs to row k + 3, after
 // its thread has read row k + 2 of the same receiver. The receiver sent row k + 2 after it reset
@@ -23,6 +24,15 @@
 // same thread resets what it read, at the same address, so rows of different widths and algorithms
 // may follow each other. Two-shot, a vector of a slot belongs to another warp three rows later:
 // there a CTA's warps must synchronise once a row (all_reduce_kernel does so).
+//
+// Where a cluster exchanges a row, the kernel has one row a channel. So two rows of a channel that
+// lie in one kernel lie in one CTA, where one thread has a vector in all rows, as above. Between
+// rows of different kernels stands the end of the earlier one, which orders the reads and resets of
+// all its threads before all stores of the later one, whichever threads those are of. Both steps of
+// the argument hold either way: from the receiver's reset of row k to its sending row k + 2, and
+// from the sender's reading all of row k + 2 to its sending row k + 3. Kernels may therefore follow
+// each other in any order. Where a plain message's last row k + 2 lacks a vector, row k + 1 has it
+// and proves the same.
 //
 // The epoch lies in this rank's device memory and advances by the rows that a CTA took, so kernels
 // replayed by CUDA graphs find their slots. Ranks never compare epochs: equal calls in equal order
@@ -150,6 +160,7 @@ struct SpinWait {
   const PeerGroup& group;
   ExchangePhase phase;
   std::uint32_t epoch;
+  std::uint32_t channel;
   bool& aborted;
   std::uint32_t polls = 0;
   std::uint64_t deadline_ns = 0;
@@ -178,7 +189,7 @@ struct SpinWait {
     fault.rank = static_cast<std::uint32_t>(group.rank);
     fault.waited_for = static_cast<std::uint32_t>(missing());
     fault.epoch = epoch;
-    fault.channel = blockIdx.x;
+    fault.channel = channel;
     fault.phase = static_cast<std::uint32_t>(phase);
     report_fault(group, fault);
     aborted = true;
@@ -192,19 +203,22 @@ struct SpinWait {
 /// step * blockDim.x + threadIdx.x, where that is below `vectors`.
 ///
 /// Two-shot: rank (vector / 32 + row) % ranks reduces a vector, so that a warp pushes 512
-/// contiguous bytes without divergence, and over rows all ranks reduce equally much.
-template <int kRanks, bool kOneShot, int kSteps>
+/// contiguous bytes without divergence, and over rows all ranks reduce equally much. kTogether
+/// sources are polled together.
+template <int kRanks, bool kOneShot, int kSteps, int kTogether = kRanks>
 struct Channel {
   const PeerGroup& group;
+  unsigned channel;
   std::uint32_t epoch = 0;
   bool aborted = false;
 
-  __device__ __forceinline__ explicit Channel(const PeerGroup& of) : group(of) {}
+  __device__ __forceinline__ Channel(const PeerGroup& of, unsigned number)
+      : group(of), channel(number) {}
 
   __device__ __forceinline__ std::uint8_t* epoch_word() const {
     return group.buffers[group.rank] + group.layout.epochs +
            sizeof(std::uint32_t) *
-               (blockIdx.x + (kOneShot ? 0U : static_cast<unsigned>(group.layout.channels)));
+               (channel + (kOneShot ? 0U : static_cast<unsigned>(group.layout.channels)));
   }
   /// After wait_on_dependent_grids(), by all threads.
   __device__ __forceinline__ void open() { epoch = load_system_word(epoch_word()); }
@@ -227,7 +241,7 @@ struct Channel {
   static __device__ __forceinline__ unsigned shard_index(unsigned vector) {
     return vector / 32 / kRanks * 32 + vector % 32;
   }
-  __device__ __forceinline__ unsigned slot() const { return blockIdx.x * kSlots + epoch % kSlots; }
+  __device__ __forceinline__ unsigned slot() const { return channel * kSlots + epoch % kSlots; }
   __device__ __forceinline__ std::uint64_t base(int rank, std::int64_t offset) const {
     return reinterpret_cast<std::uint64_t>(group.buffers[rank]) +
            static_cast<std::uint64_t>(offset);
@@ -280,46 +294,52 @@ struct Channel {
     }
   }
 
-  /// Waits for all ranks' addends at `at` (in this rank's memory, `stride` apart), resets them to
-  /// sentinels and returns the rounded sum; `own` is this rank's addend. kGroup sources are polled
-  /// together.
-  template <int kGroup>
-  __device__ __forceinline__ uint4
-  reduce(const uint4& own, std::uint64_t at, std::int64_t stride, ExchangePhase phase) {
+  /// Bytes from one source's addends to the next's.
+  __device__ __forceinline__ std::uint32_t stride() const {
+    return static_cast<std::uint32_t>(kOneShot ? group.layout.row_bytes : group.layout.shard_bytes);
+  }
+  /// Waits for all ranks' addends, rank 0's at `at` in this rank's memory, and returns the rounded
+  /// sum; `own` is this rank's addend.
+  __device__ __forceinline__ uint4 reduce(const uint4& own, std::uint64_t at) {
+    constexpr ExchangePhase kPhase =
+        kOneShot ? ExchangePhase::one_shot : ExchangePhase::reduce_scatter;
     Accumulator sums;
 #pragma unroll
-    for (int first = 0; first < kRanks; first += kGroup) {
-      uint4 v[kGroup];
-      SpinWait wait{group, phase, epoch, aborted};
+    for (int source = 0; source < kRanks; source += kTogether) {
+      uint4 v[kTogether];
+      SpinWait wait{group, kPhase, epoch, channel, aborted};
       for (;;) {
         bool missing = false;
 #pragma unroll
-        for (int i = 0; i < kGroup; ++i)
-          v[i] = first + i == group.rank
+        for (int i = 0; i < kTogether; ++i)
+          v[i] = source + i == group.rank
                      ? own
-                     : load_system(at + static_cast<std::uint64_t>((first + i) * stride));
+                     : load_system(at + static_cast<unsigned>(source + i) * stride());
 #pragma unroll
-        for (int i = 0; i < kGroup; ++i)
-          missing = missing || (first + i != group.rank && !has_arrived(v[i]));
+        for (int i = 0; i < kTogether; ++i)
+          missing = missing || (source + i != group.rank && !has_arrived(v[i]));
         if (!missing || aborted) break;
         if (wait.must_abort([&] {
               int rank = 0;
 #pragma unroll
-              for (int i = kGroup - 1; i >= 0; --i)
-                if (first + i != group.rank && !has_arrived(v[i])) rank = first + i;
+              for (int i = kTogether - 1; i >= 0; --i)
+                if (source + i != group.rank && !has_arrived(v[i])) rank = source + i;
               return rank;
             }))
           break;
       }
 #pragma unroll
-      for (int i = 0; i < kGroup; ++i) {
-        if (first + i != group.rank)
-          store_system(at + static_cast<std::uint64_t>((first + i) * stride),
-                       make_uint4(kSentinel, kSentinel, kSentinel, kSentinel));
-        sums.add(v[i]);
-      }
+      for (int i = 0; i < kTogether; ++i) sums.add(v[i]);
     }
     return sums.rounded();
+  }
+  /// Resets what reduce() has read.
+  __device__ __forceinline__ void reset(std::uint64_t at) const {
+#pragma unroll
+    for (int i = 0; i < kRanks; ++i)
+      if (i != group.rank)
+        store_system(at + static_cast<unsigned>(i) * stride(),
+                     make_uint4(kSentinel, kSentinel, kSentinel, kSentinel));
   }
 
   /// Replaces this rank's addends `x` of row `row`, in the current epoch, by the sums.
@@ -328,9 +348,10 @@ struct Channel {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         const unsigned vector = vector_of(step);
-        if (vector < vectors)
-          x[step] = reduce<kRanks>(x[step], addends(group.rank, 0) + 16ULL * vector,
-                                   group.layout.row_bytes, ExchangePhase::one_shot);
+        if (vector >= vectors) continue;
+        const std::uint64_t at = addends(group.rank, 0) + 16ULL * vector;
+        x[step] = reduce(x[step], at);
+        reset(at);
       }
     } else {
       // NOTE: reduces everything that is this rank's before it waits for a peer's sum; otherwise
@@ -344,20 +365,20 @@ struct Channel {
             store_system(gathered(group.rank) + 16ULL * vector, replace_sentinel(x[step]));
           continue;
         }
-        x[step] = reduce<(kRanks < 4 ? kRanks : 4)>(
-            x[step], addends(group.rank, 0) + 16ULL * shard_index(vector), group.layout.shard_bytes,
-            ExchangePhase::reduce_scatter);
-        if (group.loopback) continue;
+        const std::uint64_t at = addends(group.rank, 0) + 16ULL * shard_index(vector);
+        x[step] = reduce(x[step], at);
 #pragma unroll
         for (int i = 1; i < kRanks; ++i)
-          store_system(gathered((group.rank + i) % kRanks) + 16ULL * vector, x[step]);
+          if (!group.loopback)
+            store_system(gathered((group.rank + i) % kRanks) + 16ULL * vector, x[step]);
+        reset(at);  // behind the sums, for which others wait
       }
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         const unsigned vector = vector_of(step);
         if (vector >= vectors || reducing_rank(vector, row) == group.rank) continue;
         const std::uint64_t at = gathered(group.rank) + 16ULL * vector;
-        SpinWait wait{group, ExchangePhase::all_gather, epoch, aborted};
+        SpinWait wait{group, ExchangePhase::all_gather, epoch, channel, aborted};
         for (;;) {
           x[step] = load_system(at);
           if (has_arrived(x[step]) || aborted) break;
@@ -366,6 +387,63 @@ struct Channel {
         store_system(at, make_uint4(kSentinel, kSentinel, kSentinel, kSentinel));
       }
     }
+  }
+};
+
+/// A thread's side of a channel of one row, one-shot: one vector. Its CTA or cluster has the row.
+template <int kRanks>
+struct OneShotVector {
+  Channel<kRanks, true, 1> channel;
+  // Addresses in the first slot: of this rank's addend, by distance of the peer; of rank 0's here.
+  std::uint64_t to[kRanks - 1];
+  std::uint64_t from;
+  std::uint64_t epoch_at;
+
+  /// Computes addresses, which depend on no earlier kernel; by whole warps.
+  __device__ __forceinline__ OneShotVector(const PeerGroup& group, unsigned number, unsigned vector)
+      : channel(group, number) {
+#pragma unroll
+    for (int i = 1; i < kRanks; ++i) {
+      const int peer = (group.rank + i) % kRanks;
+      to[i - 1] = pinned(
+          (group.loopback ? channel.addends(group.rank, peer) : channel.addends(peer, group.rank)) +
+          16ULL * vector);
+    }
+    from = pinned(channel.addends(group.rank, 0) + 16ULL * vector);
+    epoch_at = pinned(reinterpret_cast<std::uint64_t>(channel.epoch_word()));
+  }
+  /// After wait_on_dependent_grids().
+  __device__ __forceinline__ void open() {
+    channel.epoch = load_system_word(reinterpret_cast<const void*>(epoch_at));
+  }
+  __device__ __forceinline__ void push(const uint4& x) const {
+    const uint4 value = channel.group.loopback ? make_uint4(0, 0, 0, 0) : replace_sentinel(x);
+#pragma unroll
+    for (const std::uint64_t address : to) store_system(address + slot_offset(), value);
+  }
+  /// The rounded sum of all ranks' addends, of which `own` is this rank's.
+  __device__ __forceinline__ uint4 sum(const uint4& own) {
+    return channel.reduce(own, from + slot_offset());
+  }
+  /// After sum().
+  __device__ __forceinline__ void reset() const {
+    channel.reset(from + slot_offset());
+  }
+  /// By one thread, once all threads have opened the channel and this one has reset its slot.
+  __device__ __forceinline__ void close() {
+    channel.next_row(false);
+    channel.close();
+  }
+
+ private:
+  __device__ __forceinline__ std::uint64_t slot_offset() const {
+    return static_cast<std::uint64_t>(channel.epoch % kSlots) * kRanks *
+           static_cast<std::uint64_t>(channel.group.layout.row_bytes);
+  }
+  /// NOTE: through a shuffle, which the compiler does not move behind the wait for the previous
+  /// kernel, where it would compute the address otherwise.
+  static __device__ __forceinline__ std::uint64_t pinned(std::uint64_t value) {
+    return __shfl_sync(0xFFFFFFFFU, value, static_cast<int>(threadIdx.x) % 32);
   }
 };
 

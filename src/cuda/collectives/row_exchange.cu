@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(32)
     fence_system();
     auto* const there = reinterpret_cast<ExchangeHeader*>(group.buffers[peer]);
     store_system_word(&there->barrier_flags[barrier][group.loopback ? peer : group.rank], epoch);
-    SpinWait wait{group, ExchangePhase::row_barrier, epoch, aborted};
+    SpinWait wait{group, ExchangePhase::row_barrier, epoch, 0, aborted};
     while (static_cast<std::int32_t>(load_system_word(&header->barrier_flags[barrier][peer]) -
                                      epoch) < 0)
       if (wait.must_abort([&] { return peer; })) break;

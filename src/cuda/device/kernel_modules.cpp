@@ -84,6 +84,7 @@ constexpr KernelModule kKernelModules[] = {kernel_of::attention_decode,
                                            kernel_of::row_exchange};
 constexpr KernelModule kSm90KernelModules[] = {kernel_of::attention_wgmma,
                                                kernel_of::experts_down_wgmma,
+                                               kernel_of::experts_thin,
                                                kernel_of::gemm_decode_swap_ab_sm90,
                                                kernel_of::gemm_prefill_sm90,
                                                kernel_of::gemm_decode_unswapped_sm90,

@@ -31,6 +31,7 @@ const void* row_exchange();
 // Hopper's.
 const void* attention_wgmma();
 const void* experts_down_wgmma();
+const void* experts_thin();
 const void* gemm_decode_swap_ab_sm90();
 const void* gemm_prefill_sm90();
 const void* gemm_decode_unswapped_sm90();

@@ -49,7 +49,9 @@ __device__ __forceinline__ void launch_dependent_grids() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 /// How simple kernels begin. NOTE: it releases after it waits, so at most two kernels overlap, and
-/// a kernel may read before its wait what the last but one kernel wrote.
+/// a kernel may read before its wait what the last but one kernel wrote. Not after routers and, of
+/// few tokens, rope, which release at once: experts and attention read before their wait only
+/// weights, the step's lists and pages of older tokens.
 __device__ __forceinline__ void pdl_begin() {
   wait_on_dependent_grids();
   launch_dependent_grids();
@@ -97,7 +99,9 @@ __device__ __forceinline__ void mbarrier_wait(std::uint32_t barrier, std::uint32
 }
 
 /// As mbarrier_wait(), with cluster scope: for bytes that other CTAs of the cluster send.
-__device__ __forceinline__ void mbarrier_wait_cluster(std::uint32_t barrier, std::uint32_t parity) {
+__device__ __forceinline__ void mbarrier_wait_cluster(std::uint32_t barrier,
+                                                      std::uint32_t parity,
+                                                      long long cycles_max = kSpinCyclesMax) {
   const long long start = clock64();
   for (;;) {
     std::uint32_t done;
@@ -109,7 +113,7 @@ __device__ __forceinline__ void mbarrier_wait_cluster(std::uint32_t barrier, std
         : "r"(barrier), "r"(parity)
         : "memory");
     if (done != 0) return;
-    if (clock64() - start > kSpinCyclesMax) __trap();
+    if (clock64() - start > cycles_max) __trap();
   }
 }
 /// Arrives on another CTA's barrier, at an address from map_shared_rank(). NOTE: without

@@ -292,8 +292,9 @@ __global__ void __launch_bounds__(kCombineThreads) expert_combine_kernel(const E
       if (p.permuted_row != nullptr) {
         rows[i] = p.permuted_row[token * p.top_k + choice];
       } else {
-        const int expert = p.ids[choice] - p.first;
-        if (expert >= 0 && expert < p.count) rows[i] = p.first_row + choice;
+        const std::int64_t pair = token * p.top_k + choice;
+        const int expert = p.ids[pair] - p.first;
+        if (expert >= 0 && expert < p.count) rows[i] = p.first_row + pair;
       }
     }
   };

@@ -82,8 +82,8 @@ struct ExpertCombine {
   const Bf16* shared = nullptr;                // [T, H] or null
   const float* weights = nullptr;              // [T, A]
   const std::int32_t* permuted_row = nullptr;  // [T, A], or null: see `ids`
-  // One token, whose pairs are in order already: choice a has row first_row + a if expert ids[a] is
-  // one of the `count` from `first` on.
+  // Pairs in order: choice a of token t has row first_row + t A + a if expert ids[t, a] is one of
+  // the `count` from `first` on.
   const std::int32_t* ids = nullptr;
   int first = 0;
   int count = 0;

@@ -12,6 +12,7 @@
 #include "cuda/gemm/tiled_layout.h"
 #include "cuda/moe/expert_permutation.h"
 #include "cuda/moe/experts_down.h"
+#include "cuda/moe/experts_thin.h"
 
 namespace koho::cuda {
 namespace {
@@ -135,6 +136,31 @@ struct GroupCall {
     gemm.single_count = static_cast<int>(count);
     gemm.single_shared = shared;
   }
+  /// The parameters of the kernel of few tokens and thin experts.
+  ExpertsThin thin(const GroupScratch& s) const {
+    ExpertsThin p{group.gate_up.parameters(), group.down.parameters()};
+    set_activation(p.gate_up, activation_for(x, group.gate_up.type));
+    prefetch_shared(p.gate_up);
+    p.down.out = s.y;
+    p.down.out_stride = p.down.rows;
+    p.ids = routing->ids.as<const std::int32_t>();
+    p.tokens = static_cast<int>(tokens);
+    p.top_k = static_cast<int>(top_k());
+    p.first = static_cast<int>(first);
+    p.count = static_cast<int>(count);
+    p.shared = shared;
+    return p;
+  }
+  /// Lets `gemm`, the first of a step of few tokens, ask for the shared expert's weights early.
+  void prefetch_shared(Gemm& gemm) const {
+    if (!shared) return;
+    const auto of = [&](const TiledWeights& matrix) {
+      const std::int64_t bytes = matrix.tiles * kTileRows * matrix.width_bytes;
+      return Gemm::L2Prefetch{matrix.weight.as<const std::uint8_t>() + count * bytes, bytes};
+    };
+    gemm.l2_prefetch[0] = of(group.gate_up);
+    gemm.l2_prefetch[1] = of(group.down);
+  }
 };
 
 /// Which kernels run the call, and how they divide it.
@@ -149,7 +175,7 @@ struct GroupKernels {
 /// The outputs in permuted order, the shared expert's first.
 struct GroupRows {
   const Bf16* y;
-  const std::int32_t* permuted_row;  // [T, A] pair -> permuted row; null: single()
+  const std::int32_t* permuted_row;  // [T, A] pair -> permuted row; null: pairs are in order
 };
 
 namespace {
@@ -264,14 +290,7 @@ Status CudaBackend::multiply_gate_up(const GroupCall& call,
     p.x_rows = s.rows;
   if (call.shared && !kernels.prefill) {
     p.first_block_expert = static_cast<int>(call.count);
-    const auto shared_of = [&](const TiledWeights& matrix) {
-      const std::int64_t bytes = matrix.tiles * kTileRows * matrix.width_bytes;
-      return Gemm::L2Prefetch{matrix.weight.as<const std::uint8_t>() + call.count * bytes, bytes};
-    };
-    if (call.single()) {
-      p.l2_prefetch[0] = shared_of(group.gate_up);
-      p.l2_prefetch[1] = shared_of(group.down);
-    }
+    if (call.single()) call.prefetch_shared(p);
   }
   p.token_tiles = kernels.token_tiles;
   p.interleave_token_blocks = kernels.interleave_token_blocks;
@@ -335,6 +354,13 @@ Result<GroupRows> CudaBackend::run_group(const GroupCall& call, std::byte*& scra
   const GroupScratch s(scratch_memory, call.tokens, call.top_k(), call.count, call.group);
   scratch_at += scratch_memory.used();
   const GroupKernels kernels = choose_group_kernels(call);
+  if (wgmma_ && call.routing != nullptr && call.tokens <= kThinTokensMax) {
+    const ExpertsThin thin = call.thin(s);
+    if (experts_thin_supports(thin)) {
+      KOHO_CUDA_TRY(launch_experts_thin(thin, device_.multiprocessors, stream_));
+      return GroupRows{s.y, nullptr};
+    }
+  }
   if (!call.single()) KOHO_TRY(permute_group(call, kernels, s));
   KOHO_TRY(multiply_gate_up(call, kernels, s));
   KOHO_TRY(multiply_down(call, kernels, s));
@@ -396,7 +422,7 @@ Status CudaBackend::do_experts(TensorView out,
       combine.ids = routing.ids.as<const std::int32_t>();
       combine.first = static_cast<int>(weights.first);
       combine.count = static_cast<int>(weights.count);
-      combine.first_row = placed.shared_in_routed ? 1 : 0;
+      combine.first_row = placed.shared_in_routed ? static_cast<int>(tokens) : 0;
     }
     combine.top_k = static_cast<int>(top_k);
     if (placed.shared_in_routed) combine.shared = rows.y;

@@ -29,6 +29,8 @@ class SelfTest {
   Result<bool> gemm();
   /// experts_down_wgmma.cu.
   Result<bool> experts_down();
+  /// experts_thin_sm90.cu, against the kernels of the two tests before.
+  Result<bool> experts_thin();
   /// Prefill attention on wgmma over pages of bf16, or of e4m3 if `quantized`.
   Result<bool> attention(bool quantized);
   /// The backend's cuBLASLt.

@@ -8,6 +8,7 @@
 //   collectives_bench --ranks 4 --devices 0              four threads on one GPU
 //   collectives_bench --ranks 2 --devices 0,1            two threads, peer access
 //   collectives_bench --ranks 2 --devices 0,1 --processes  two processes, cudaIpc
+//   collectives_bench --ranks 8 --devices 0 --loopback   rank 0 of eight, alone on its GPU
 //   --only checks,soak,faults,link,times   parts, in this order; --out FILE  JSON lines, appended
 //   --seed N   --quick  fewer cases   --rounds N  at least so many calls of the soak
 #include <cstdio>
@@ -34,6 +35,8 @@ bool parse(int argc, char** argv) {
     const auto value = [&]() -> std::string { return i + 1 < argc ? argv[++i] : ""; };
     if (name == "--processes") {
       options.processes = true;
+    } else if (name == "--loopback") {
+      options.loopback = true;
     } else if (name == "--quick") {
       options.quick = true;
     } else if (name == "--ranks") {
@@ -55,14 +58,15 @@ bool parse(int argc, char** argv) {
       return false;
     }
   }
-  return (options.ranks == 2 || options.ranks == 4 || options.ranks == 8) &&
+  return !(options.loopback && options.processes) &&
+         (options.ranks == 2 || options.ranks == 4 || options.ranks == 8) &&
          !options.devices.empty();
 }
 
 int run_all() {
   if (!options.processes) {
     std::vector<std::thread> threads;
-    for (int rank = 0; rank < options.ranks; ++rank)
+    for (int rank = 0; rank < options.running(); ++rank)
       threads.emplace_back([rank] { Rank(rank).run(); });
     for (std::thread& thread : threads) thread.join();
     return 0;
@@ -94,7 +98,7 @@ int run_all() {
 int main_of(int argc, char** argv) {
   if (!parse(argc, argv)) {
     std::printf(
-        "usage: collectives_bench --ranks 2|4|8 --devices 0[,1] [--processes] [--quick] "
+        "usage: collectives_bench --ranks 2|4|8 --devices 0[,1] [--processes|--loopback] [--quick] "
         "[--only parts] [--seed N] [--rounds N] [--out FILE]\n");
     return 2;
   }

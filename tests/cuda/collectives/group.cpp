@@ -30,7 +30,7 @@ double now_s() {
 
 void barrier() {
   const int generation = shared->generation.load();
-  if (shared->arrived.fetch_add(1) == options.ranks - 1) {
+  if (shared->arrived.fetch_add(1) == options.running() - 1) {
     shared->arrived = 0;
     shared->generation.fetch_add(1);
     return;
@@ -46,7 +46,7 @@ double largest(int rank, double value) {
   shared->values[rank] = value;
   barrier();
   double most = shared->values[0];
-  for (int i = 1; i < options.ranks; ++i) most = std::max(most, shared->values[i]);
+  for (int i = 1; i < options.running(); ++i) most = std::max(most, shared->values[i]);
   barrier();
   return most;
 }
@@ -56,7 +56,8 @@ double smallest(int rank, double value) {
 
 void json(const char* format, ...) {
   char line[1024];
-  const char* placed = options.processes            ? "processes"
+  const char* placed = options.loopback             ? "loopback"
+                       : options.processes          ? "processes"
                        : options.devices.size() > 1 ? "threads"
                                                     : "one_gpu";
   int length = std::snprintf(line, sizeof line, "{\"ranks\":%d,\"gpus\":%d,\"as\":\"%s\",",

@@ -18,6 +18,7 @@ struct Options {
   int ranks = 2;
   std::vector<int> devices = {0};
   bool processes = false;
+  bool loopback = false;  // rank 0 runs alone (PeerGroup::loopback): one-shot sums are its addends
   bool quick = false;
   std::string only = "checks,soak,faults,link,times";
   std::string out;
@@ -25,7 +26,10 @@ struct Options {
   int rounds = 0;  // of the soak; 0: as its place allows
 
   bool has(const char* part) const { return only.find(part) != std::string::npos; }
+  /// Ranks that run: those whose addends are summed.
+  int running() const { return loopback ? 1 : ranks; }
   int ranks_on_gpu() const {
+    if (loopback) return 1;
     return (ranks + static_cast<int>(devices.size()) - 1) / static_cast<int>(devices.size());
   }
 };

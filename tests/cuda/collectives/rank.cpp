@@ -50,6 +50,7 @@ void Rank::set_up() {
                                   exchange_channels(multiprocessors_, options.ranks_on_gpu()));
   group_.rank = rank_;
   group_.shares_gpu = options.ranks_on_gpu() > 1;
+  group_.loopback = options.loopback;
   group_.timeout_ns = 4'000'000'000ULL;
   void* buffer = nullptr;
   CHECK_CUDA(cudaMalloc(&buffer, static_cast<std::size_t>(group_.layout.total_bytes)));
@@ -65,7 +66,7 @@ void Rank::set_up() {
   }
   for (int peer = 0; peer < options.ranks; ++peer) {
     if (peer == rank_) continue;
-    void* mapped = shared->pointers[peer];
+    void* mapped = shared->pointers[options.loopback ? rank_ : peer];
     if (options.processes)
       CHECK_CUDA(
           cudaIpcOpenMemHandle(&mapped, shared->handles[peer], cudaIpcMemLazyEnablePeerAccess));
@@ -133,7 +134,7 @@ void Rank::compare(const Case& c, bool fused, int check) {
 
 /// expected_ as norm.cu makes it of a sum in rank order.
 void Rank::reference(const Case& c, std::uint32_t seed, bool fused) {
-  launch_sum(stream_, expected_.sum.data<Bf16>(), seed, options.ranks, c.rows, c.width);
+  launch_sum(stream_, expected_.sum.data<Bf16>(), seed, options.running(), c.rows, c.width);
   if (!fused) return;
   generate(expected_.residual.data<Bf16>(), seed, -1, c, c.stride());
   NormRows norm;
@@ -171,6 +172,7 @@ cudaError_t Rank::call(const Case& c,
   reduce.eps = kEps;
   reduce.rows = c.rows;
   reduce.width = c.width;
+  reduce.ctas_per_row_max = c.ctas;
   return launch_all_reduce_norm(outputs_of(actual_, c, first_row), reduce, stream_);
 }
 
@@ -253,7 +255,7 @@ void Rank::run() {
   }
   if (options.has("link")) link();
   if (options.has("times")) times();
-  if (options.has("faults")) faults();
+  if (options.has("faults") && !options.loopback) faults();
   CHECK_CUDA(cudaStreamSynchronize(stream_));
   barrier();
 }

@@ -60,6 +60,7 @@ struct Case {
   std::int64_t pad = 0;   // elements between rows
   int outputs = 7;        // bits: values, quantized, block_quantized
   bool in_place = false;  // plain: the sum takes the addend's place
+  int ctas = 0;           // fused, one-shot: AllReduceNorm::ctas_per_row_max
   std::int64_t stride() const { return width + pad; }
   std::int64_t blocks() const { return quant_blocks(width); }
 };
@@ -104,7 +105,7 @@ class Rank {
                      std::vector<std::string>& names);
   void compare_ranks(std::int64_t rows, std::int64_t width);
   long long check_shape(std::int64_t rows, std::int64_t width, std::uint32_t& seed);
-  void check_after_fault(AllReduceAlgorithm algorithm);
+  void check_after_fault(AllReduceAlgorithm algorithm, std::int64_t rows);
   void check_cpu(const Case& c, std::uint32_t seed);
   void soak(std::uint32_t first_epoch);
   void faults();

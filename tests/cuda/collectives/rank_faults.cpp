@@ -8,8 +8,8 @@
 namespace koho::cuda::collectives_bench {
 
 /// A reset group computes the right bits again.
-void Rank::check_after_fault(AllReduceAlgorithm algorithm) {
-  const Case again{.rows = 40, .width = 5120, .outputs = 7};
+void Rank::check_after_fault(AllReduceAlgorithm algorithm, std::int64_t rows) {
+  const Case again{.rows = rows, .width = 5120, .outputs = 7, .ctas = 2};
   launch_clear(stream_, differences_);
   generate(x_.data<Bf16>(), 123, rank_, again, again.width);
   poison(actual_, again, true);
@@ -31,12 +31,19 @@ void Rank::faults() {
   const std::uint64_t timeout = group_.timeout_ns;
   const int missing = options.ranks - 1;
   const char* ways[] = {"never_comes", "host_aborts", "rank_aborts"};
+  struct Form {
+    AllReduceAlgorithm algorithm;
+    std::int64_t rows;
+    const char* name;
+  };
+  const Form forms[] = {{AllReduceAlgorithm::one_shot, 140, "one_shot"},
+                        {AllReduceAlgorithm::one_shot, 1, "one_shot, few"},
+                        {AllReduceAlgorithm::two_shot, 33, "two_shot"}};
   for (int way = 0; way < 3; ++way) {
-    for (const AllReduceAlgorithm algorithm :
-         {AllReduceAlgorithm::one_shot, AllReduceAlgorithm::two_shot}) {
+    for (const auto& [algorithm, rows, name] : forms) {
       reset(0);
       group_.timeout_ns = way == 0 ? 200'000'000ULL : 20'000'000'000ULL;
-      const Case c{.rows = 33, .width = 5120, .outputs = 7};
+      const Case c{.rows = rows, .width = 5120, .outputs = 7, .ctas = 2};
       generate(x_.data<Bf16>(), 99, rank_, c, c.width);
       generate(actual_.residual.data<Bf16>(), 99, -1, c, c.stride());
       CHECK_CUDA(cudaStreamSynchronize(stream_));
@@ -80,11 +87,11 @@ void Rank::faults() {
         json(
             "\"part\":\"faults\",\"way\":\"%s\",\"algorithm\":\"%s\",\"seconds\":%.3f,\"says\":\"%"
             "s\"",
-            ways[way], algorithm == AllReduceAlgorithm::one_shot ? "one_shot" : "two_shot", slowest,
-            described(fault).c_str());
+            ways[way], name, slowest, described(fault).c_str());
       group_.timeout_ns = timeout;
       reset(12'345);
-      check_after_fault(algorithm);
+      check_after_fault(algorithm, rows + 7);
+      check_after_fault(algorithm, rows);
     }
   }
   barrier();

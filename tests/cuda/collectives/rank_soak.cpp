@@ -18,14 +18,18 @@ void Rank::soak(std::uint32_t first_epoch) {
   struct Call {
     std::int64_t first_row, rows;
     AllReduceAlgorithm algorithm;
+    int ctas;  // most of a row
   };
   std::vector<Call> list;
   for (int i = 0; i < calls; ++i) {
     const std::uint32_t h = hash(options.seed * 7919 + static_cast<std::uint32_t>(i));
-    std::int64_t rows = 1 + h % 12;
+    // Half the calls are of so few rows that clusters take them where ranks share a GPU too.
+    std::int64_t rows = 1 + h % (h >> 13 & 1U ? 12 : 3);
     if (h % 17 == 0) rows = 300 + h % 100;  // several rows a channel
     list.push_back({all.rows, rows,
-                    h >> 12 & 1U ? AllReduceAlgorithm::one_shot : AllReduceAlgorithm::two_shot});
+                    h >> 12 & 1U || options.loopback ? AllReduceAlgorithm::one_shot
+                                                     : AllReduceAlgorithm::two_shot,
+                    1 << (h >> 14 & 3U)});
     all.rows += rows;
   }
   if (all.rows > 8192 * 5) fail("ERROR soak has %lld rows", static_cast<long long>(all.rows));
@@ -35,7 +39,7 @@ void Rank::soak(std::uint32_t first_epoch) {
     poison(*o, all, true);
     generate(o->residual.data<Bf16>(), seed, -1, all, all.width);
   }
-  launch_sum(stream_, expected_.sum.data<Bf16>(), seed, options.ranks, all.rows, all.width);
+  launch_sum(stream_, expected_.sum.data<Bf16>(), seed, options.running(), all.rows, all.width);
   CHECK_CUDA(cudaStreamSynchronize(stream_));
   cudaGraphExec_t graph = capture([&] {
     for (int i = 0; i < calls; ++i) {
@@ -45,6 +49,7 @@ void Rank::soak(std::uint32_t first_epoch) {
       if (delay % 5 == 0) launch_delay(stream_, delay % 10'000);
       Case c = all;
       c.rows = one.rows;
+      c.ctas = one.ctas;
       CHECK_CUDA(call(c, one.algorithm, true, one.first_row));
     }
     launch_clear(stream_, differences_);

@@ -59,12 +59,20 @@ void Rank::times() {
     generate(x_.data<Bf16>(), 3, rank_, c, c.width);
     generate(actual_.residual.data<Bf16>(), 3, -1, c, c.width);
     CHECK_CUDA(cudaStreamSynchronize(stream_));
+    const auto timed = [&](AllReduceAlgorithm algorithm, bool fused, int ctas) {
+      Case one = c;
+      one.ctas = ctas;
+      return time(calls, replays, [&] { CHECK_CUDA(call(one, algorithm, fused)); });
+    };
     double us[2][2];  // fused, two-shot
     for (const bool fused : {true, false})
       for (const AllReduceAlgorithm algorithm :
            {AllReduceAlgorithm::one_shot, AllReduceAlgorithm::two_shot})
         us[fused ? 0 : 1][algorithm == AllReduceAlgorithm::one_shot ? 0 : 1] =
-            time(calls, replays, [&] { CHECK_CUDA(call(c, algorithm, fused)); });
+            timed(algorithm, fused, 1);
+    double clusters_us[4];  // of at most 2, 4 and 8 CTAs, and as many as built in
+    for (int i = 0; i < 4; ++i)
+      clusters_us[i] = timed(AllReduceAlgorithm::one_shot, true, i < 3 ? 2 << i : 0);
     NormRows norm;
     norm.x = norm.residual = actual_.residual.data<Bf16>();
     norm.x_stride = c.width;
@@ -86,9 +94,11 @@ void Rank::times() {
     if (rank_ == 0)
       json(
           "\"part\":\"times\",\"rows\":%lld,\"width\":5120,\"fused_one_us\":%.2f,"
-          "\"fused_two_us\":%.2f,\"plain_one_us\":%.2f,\"plain_two_us\":%.2f,"
+          "\"fused_two_us\":%.2f,\"fused_clusters_2_4_8_us\":[%.2f,%.2f,%.2f],"
+          "\"fused_one_built_in_us\":%.2f,\"plain_one_us\":%.2f,\"plain_two_us\":%.2f,"
           "\"plain_then_norm_us\":%.2f,\"norm_us\":%.2f,\"one_gb_s\":%.0f,\"two_gb_s\":%.0f",
-          static_cast<long long>(count), us[0][0], us[0][1], us[1][0], us[1][1], apart, norm_alone,
+          static_cast<long long>(count), us[0][0], us[0][1], clusters_us[0], clusters_us[1],
+          clusters_us[2], clusters_us[3], us[1][0], us[1][1], apart, norm_alone,
           sent / us[1][0] / 1e3, sent * 2 / options.ranks / us[1][1] / 1e3);
   }
   barrier();
