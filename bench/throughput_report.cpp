@@ -102,6 +102,10 @@ std::string throughput_text(const Json& report) {
       {"Preemptions:", "num_preemptions"},
   }};
   for (const auto& [title, key] : kCounts) text += line(title, report[key]);
+  if (report["completed"] == 0)
+    text +=
+        "(no request was done in the time: its times below are 0; give a longer\n --duration, or a "
+        "smaller --concurrency, --prompt-len or --gen-len)\n";
   text += line("KV cache usage, mean (%):", report["mean_kv_cache_usage"], 100.0);
   text += line("KV cache usage, max (%):", report["max_kv_cache_usage"], 100.0);
   text += line("Prefix cache hit rate (%):", report["prefix_cache_hit_rate"], 100.0);

@@ -64,16 +64,16 @@ class Translation {
       return {};
     }
     if (!value && at_ + 1 < from_.size()) value = from_[at_ + 1];
-    const PeerFlag* row = find_peer_flag(flag, value);
-    if (row != nullptr && row->verdict == PeerFlag::Verdict::renamed) {
+    const std::optional<PeerFlag> row = find_peer_flag(flag, value, [this](std::string_view own) {
+      return command_->get_option_no_throw(std::string(own)) != nullptr;
+    });
+    if (row && row->verdict == PeerFlag::Verdict::renamed) {
       const std::string own(row->says);
-      const CLI::Option* option = command_->get_option_no_throw(own);
-      if (option == nullptr) return unknown(flag);
       to_.push_back(equals == std::string::npos ? own : own + whole.substr(equals));
-      copy_value(*option, equals != std::string::npos);
+      copy_value(*command_->get_option(own), equals != std::string::npos);
       return {};
     }
-    if (row == nullptr) return unknown(flag);
+    if (!row) return unknown(flag);
     const bool has_value = value && takes_next(*row, *value);
     const std::string given = has_value ? *value : "";
     if (row->verdict == PeerFlag::Verdict::refused) return refusal_of(*row, flag, given);

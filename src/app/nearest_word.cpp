@@ -9,17 +9,21 @@
 namespace koho::app {
 namespace {
 
+/// Letters inserted, left out, changed, or swapped with their neighbour.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
+  // Of the prefixes of b and of a's prefix at hand, of the one before, of the one before that.
   std::vector<std::size_t> row(b.size() + 1);
+  std::vector<std::size_t> above(b.size() + 1);
+  std::vector<std::size_t> above_that(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
   for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
+    above_that.swap(above);
+    above.swap(row);
     row[0] = i + 1;
     for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t above = row[j + 1];
-      row[j + 1] =
-          std::min({above + 1, row[j] + 1, diagonal + std::size_t{a[i] == b[j] ? 0U : 1U}});
-      diagonal = above;
+      row[j + 1] = std::min({above[j + 1] + 1, row[j] + 1, above[j] + (a[i] == b[j] ? 0U : 1U)});
+      if (i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j])
+        row[j + 1] = std::min(row[j + 1], above_that[j - 1] + 1);
     }
   }
   return row.back();

@@ -40,21 +40,25 @@ constexpr PeerFlag kTable[] = {
      "the tokenizer and the config are those of the model's directory"},
     {"--revision", kValue, "", kRefused, "the model's name has it: NAME@REVISION"},
     {"--tokenizer-revision", kValue, "", kRefused, "the tokenizer is the model's"},
-    {"--download-dir,--hf-token", kValue, "", kRefused,
+    {"--download-dir,--hf-token,-hft", kValue, "", kRefused,
      "the environment has them: HF_HUB_CACHE, HF_TOKEN"},
-    {"--hf-repo,-hf,-hfr,--hf-file,-hff,--model-url,-mu", kValue, "", kRefused,
+    {"--offline", kNone, "", kRefused, "the environment has it: HF_HUB_OFFLINE=1"},
+    {"--hf-repo,-hf,-hfr,--hf-file,-hff,--model-url,-mu,--docker-repo,-dr", kValue, "", kRefused,
      "give the name itself as the model, zai-org/GLM-4.7-FP8; koho reads no GGUF"},
     {"--task,--runner,--convert", kValue, "auto,generate,none", kSame, "koho generates text"},
     {"--generation-config", kValue, "auto", kSame,
      "the defaults of sampling are those of generation_config.json"},
     {"--override-generation-config", kValue, "", kRefused, "a request carries its own sampling"},
     {"--language-model-only", kNone, "", kSame, "the model reads text only"},
-    {"--limit-mm-per-prompt,--mm-processor-cache-type,--mm-encoder-tp-mode,--mmproj", kValue, "",
-     kRefused, "the model reads text only"},
+    {"--no-mmproj,--no-mmproj-auto", kNone, "", kSame, "the model reads text only"},
+    {"--limit-mm-per-prompt,--mm-processor-cache-type,--mm-encoder-tp-mode,--mmproj,-mm,--mmproj-,-"
+     "-media-path",
+     kValue, "", kRefused, "the model reads text only"},
     {"--enable-lora", kNone, "", kRefused, "koho has no LoRA"},
     {"--lora-modules,--lora-paths,--lora", kValue, "", kRefused, "koho has no LoRA"},
-    {"--rope-scaling,--rope-theta,--rope-freq-base,--rope-freq-scale,--hf-overrides", kValue, "",
-     kRefused, "the model is as its config.json says"},
+    {"--rope-scaling,--rope-scale,--rope-theta,--rope-freq-base,--rope-freq-scale,--yarn-,--"
+     "override-kv,--hf-overrides",
+     kValue, "", kRefused, "the model is as its config.json says"},
     {"--code-revision", kValue, "", kSame, "koho runs no code of a model directory"},
     {"--mm-,--enable-mm-,--limit-mm-,--media-,--allowed-media-,--allowed-local-media-path,--video-,"
      "--interleave-mm-strings,--enable-multimodal,--asr-,--encoder-,--image-processor-backend",
@@ -65,13 +69,25 @@ constexpr PeerFlag kTable[] = {
     {"--mamba-,--enable-mamba-,--max-mamba-cache-size,--linear-attn-,--gdn-,--kda-,--dsa-,--dsv4-,-"
      "-swa-,--diffusion-,--dllm-",
      kValue, "", kRefused, "glm4_moe has no such layers"},
-    {"--is-embedding,--pooler-config,--enable-prompt-embeds,--skip-tokenizer-init,--tokens-only",
+    {"--embedding,--embeddings,--rerank,--reranking,--spm-infill", kNone, "", kRefused,
+     "koho generates text, from text or token ids"},
+    {"--control-vector,--control-vector-", kValue, "", kRefused, "koho has no control vectors"},
+    {"--models-dir,--models-preset,--models-max", kValue, "", kRefused,
+     "a server has one model; start one for each"},
+    {"--is-embedding,--pooling,--pooler-config,--enable-prompt-embeds,--skip-tokenizer-init,--"
+     "tokens-only",
      kValue, "", kRefused, "koho generates text, from text or token ids"},
     {"--quantization-config,--quantization-param-path,--quantize-and-serve,--modelopt-", kValue, "",
      kRefused, "the checkpoint says how its weights are quantised"},
     {"--model-loader-extra-config,--max-parallel-loading-workers,--safetensors-,--weight-loader-"
      "prefetch-num-threads",
      kValue, "", kSame, "safetensors files are mapped, and all ranks load at once"},
+    {"--check-tensors,--repack,-nr,--no-repack,--no-host,--direct-io,-dio,--no-direct-io,-ndio,"
+     "--op-offload,--no-op-offload",
+     kNone, "", kSame,
+     "every tensor is checked at the start, and laid out as the kernels of --device read it"},
+    {"--sleep-idle-seconds", kValue, "-1", kSame, "weights are loaded once, at the start"},
+    {"--sleep-idle-seconds", kValue, "", kRefused, "weights are loaded once, at the start"},
     {"--weight-loader-prefetch-checkpoints,--use-tqdm-on-load", kNone, "", kSame,
      "safetensors files are mapped, and all ranks load at once"},
     {"--enable-sleep-mode,--sleep-mode-,--enable-memory-saver,--weight-transfer-config,--weight-"
@@ -95,9 +111,13 @@ constexpr PeerFlag kTable[] = {
      "reasoning is apart from the answer, as reasoning_content"},
     {"--reasoning-format", kValue, "", kRefused,
      "reasoning is apart from the answer; a request with separate_reasoning false has it inside"},
+    {"--reasoning,-rea", kValue, "on,auto", kSame, "the model thinks first"},
+    {"--reasoning,-rea", kValue, "", kRefused,
+     "use --no-thinking (of serve: --chat-template-kwargs '{\"enable_thinking\": false}')"},
     {"--reasoning-budget", kValue, "-1", kSame, "reasoning is unlimited"},
-    {"--reasoning-budget", kValue, "", kRefused,
-     "a request says so: thinking_budget, or enable_thinking false in chat_template_kwargs"},
+    {"--reasoning-budget", kValue, "0", kRefused,
+     "use --no-thinking (of serve: --chat-template-kwargs '{\"enable_thinking\": false}')"},
+    {"--reasoning-budget", kValue, "", kRefused, "a request says so: thinking_budget"},
     {"--enable-prompt-tokens-details", kNone, "", kSame, "usage always has cached_tokens"},
     {"-cnv,--conversation,-i,--interactive,-if", kNone, "", kRefused, "use koho chat DIR"},
     {"-no-cnv,--no-conversation,-st,--single-turn,--no-display-prompt", kNone, "", kSame,
@@ -108,8 +128,9 @@ constexpr PeerFlag kTable[] = {
      "forward-hooks",
      kValue, "", kRefused, "koho runs no code of others"},
     {"--tool-server", kValue, "", kRefused, "koho calls no tools: its client does"},
-    {"--hf-chat-template-name,--completion-template,--trust-request-chat-template", kValue, "",
-     kRefused, "GLM's chat templates are built in (--chat-template)"},
+    {"--chat-template-file,--hf-chat-template-name,--completion-template,--trust-request-chat-"
+     "template",
+     kValue, "", kRefused, "GLM's chat templates are built in (--chat-template)"},
     {"--enable-cache-report", kNone, "", kSame, "usage always has cached_tokens"},
     {"--enable-force-include-usage,--stream-response-default-include-usage", kNone, "", kRefused,
      "a request says so: stream_options with include_usage"},
@@ -146,8 +167,12 @@ constexpr PeerFlag kTable[] = {
     {"-ngl,--n-gpu-layers,--gpu-layers", kValue, "0", kRefused, "use --device cpu"},
     {"-ngl,--n-gpu-layers,--gpu-layers", kValue, "", kRefused,
      "all layers run on --device, never only some"},
+    {"-dev", kValue, "", kRefused, "use --device cuda, and --devices 0,1 for some of the GPUs"},
+    {"--list-devices", kNone, "", kRefused, "koho inspect DIR lists the GPUs"},
     {"-mg,--main-gpu", kValue, "0", kSame, "koho starts at GPU 0"},
     {"-mg,--main-gpu", kValue, "", kRefused, "CUDA_VISIBLE_DEVICES chooses GPUs"},
+    {"-sm,--split-mode", kValue, "none", kSame, "one GPU, unless the model needs more (--ranks)"},
+    {"--rpc", kValue, "", kRefused, "koho runs on one machine"},
     {"-sm,--split-mode,-ts,--tensor-split", kValue, "", kRefused, "use --ranks N"},
     {"-ot,--override-tensor,-ncmoe,--n-cpu-moe", kValue, "", kRefused,
      "all weights are on --device, never a part on the host"},
@@ -157,6 +182,10 @@ constexpr PeerFlag kTable[] = {
     {"--cpu-offload-gb", kValue, "", kRefused,
      "all weights are on --device, never a part on the host"},
     {"-fit,--fit", kMaybe, "", kSame, "the memory plan is made at the start (koho inspect)"},
+    {"-fitt,--fit-target,-fitc,--fit-ctx", kValue, "", kSame,
+     "the memory plan is made at the start (koho inspect)"},
+    {"--prio,--prio-batch,--poll,--poll-batch,-C,--cpu-mask,-Cr,--cpu-range,--cpu-strict,--numa",
+     kValue, "", kSame, "the system places the threads; nice, taskset and numactl change that"},
     {"-tb,--threads-batch", kValue, "", kRefused, "--threads is for prefill and decode alike"},
     {"--eplb-,--ep-num-redundant-experts,--ep-dispatch-algorithm,--init-expert-location,--expert-"
      "placement-strategy,--expert-distribution-,--elastic-ep-,--enable-elastic-",
@@ -208,6 +237,16 @@ constexpr PeerFlag kTable[] = {
     {"--mmap", kNone, "", kSame, "weights are mapped"},
     {"--no-mmap,--mlock", kNone, "", kRefused,
      "a CPU reads the mapped files, a GPU has its own copy; nothing is locked"},
+    {"-kvo,--kv-offload", kNone, "", kSame, "the KV cache is on --device"},
+    {"-nkvo,--no-kv-offload", kNone, "", kRefused, "the KV cache is on --device"},
+    {"-dt,--defrag-thold", kValue, "", kSame, "pages of the KV cache leave no holes"},
+    {"--cache-prompt", kNone, "", kSame, "prompts share what they begin with (--no-prefix-cache)"},
+    {"-cram,--cache-ram,-ctxcp,--ctx-checkpoints,--swa-checkpoints,--cache-reuse,-sps,"
+     "--slot-prompt-similarity",
+     kValue, "", kSame, "prompts share what they begin with, whole pages of the one KV cache"},
+    {"--slot-save-path", kValue, "", kRefused, "the KV cache is not written to files"},
+    {"--keep", kValue, "0", kSame, "an answer ends where the context is full"},
+    {"--keep", kValue, "", kRefused, "an answer ends where the context is full"},
     {"--context-shift", kNone, "", kRefused, "an answer ends where the context is full"},
     {"--no-context-shift", kNone, "", kSame, "an answer ends where the context is full"},
     {"--max-total-tokens", kValue, "", kRefused, "use --kv-pages, of 64 tokens each"},
@@ -238,14 +277,18 @@ constexpr PeerFlag kTable[] = {
      "nothing is compiled at the start; koho captures the graphs it needs"},
     {"--enable-torch-compile", kNone, "", kSame, "nothing is compiled at the start"},
     {"--no-warmup,--warmup,--skip-server-warmup", kNone, "", kSame, "koho needs no warm-up"},
-    {"--spec-,--speculative-,-md,--model-draft,--draft,--draft-max,--draft-min,--mtp", kValue, "",
-     kRefused,
+    {"--spec-,--speculative-,-md,--model-draft,--draft,--draft-,-devd,--device-draft,-ngld,--gpu-"
+     "layers-draft,"
+     "--n-gpu-layers-draft,-cd,--ctx-size-draft,-ctkd,-ctvd,-hfd,--mtp",
+     kValue, "", kRefused,
      "koho has no speculative decoding yet; leave it out: the answers are the same, one token a "
      "step"},
     {"--enable-custom-logit-processor,--logits-processors", kNone, "", kRefused,
      "koho runs no code of others"},
-    {"--mirostat,--dry-,--xtc-,--samplers,--sampler-seq,--typical,--top-nsigma", kValue, "",
-     kRefused, "koho has no such sampler (koho serve --help-sampling lists its own)"},
+    {"--dynatemp-range", kValue, "0,0.0", kSame, "the temperature is fixed"},
+    {"--mirostat,--mirostat-,--dynatemp-,--dry-,--xtc-,--samplers,--sampler-seq,--typical,--top-"
+     "nsigma",
+     kValue, "", kRefused, "koho has no such sampler (koho serve --help-sampling lists its own)"},
     {"-cc,--cuda-graph-,--cudagraph-,--max-cudagraph-capture-size,--torch-compile-max-bs,--"
      "optimization-level,--performance-mode,--kernel-config,--attention-config,-ac,--linear-"
      "backend,--fp8-gemm-backend,--bf16-gemm-backend",
@@ -262,16 +305,28 @@ constexpr PeerFlag kTable[] = {
     // ---- the server
     {"--metrics,--slots,--props,--webui,--enable-metrics", kNone, "", kSame,
      "koho always has them"},
+    {"--backend-sampling,-bs", kNone, "", kSame, "tokens are sampled on --device"},
+    {"--perf,--no-perf", kNone, "", kSame, "the times are in timings of a request"},
+    {"--log-prefix,--log-timestamps,--no-log-prefix,--no-log-timestamps", kNone, "", kSame,
+     "a line of the log has time and level (--log-format)"},
+    {"--log-disable", kNone, "", kRefused, "use --log-level error"},
+    {"--log-file", kValue, "", kRefused, "the log goes to standard error"},
+    {"--log-colors", kMaybe, "", kRefused, "use --color"},
+    {"-to,--timeout", kValue, "", kRefused,
+     "a client that is slow or silent is cut off after a fixed time (docs/server.md)"},
+    {"--reuse-port", kNone, "", kRefused, "one server has the port; a proxy in front divides"},
+    {"--path,--webui-config,--webui-config-file", kValue, "", kRefused,
+     "the page is in the program, its settings in the browser"},
     {"--no-slots,--no-webui", kNone, "", kRefused, "koho always has them; --api-key guards them"},
     {"--disable-uvicorn-access-log,--disable-fastapi-docs", kNone, "", kSame, "koho has neither"},
     {"--uvicorn-log-level,--verbosity,-lv", kValue, "", kRefused, "use --log-level"},
-    {"-v,--verbose,--log-verbose", kNone, "", kRefused, "use --log-level debug"},
+    {"-v,--verbose,--log-verbose,--verbose-prompt", kNone, "", kRefused, "use --log-level debug"},
     {"--kv-cache-free-gpu-memory-fraction", kValue, "", kRefused,
      "use --gpu-memory-utilization, the share of weights and KV cache together"},
     {"--max-num-queued-tokens", kValue, "", kRefused, "use --max-num-queued-reqs"},
     {"--enable-request-id-headers,--enable-server-load-tracking", kNone, "", kSame,
      "koho always has x-request-id and /load"},
-    {"--root-path,--fastapi-root-path", kValue, "", kRefused,
+    {"--root-path,--fastapi-root-path,--api-prefix", kValue, "", kRefused,
      "the proxy in front takes the prefix off"},
     {"--uds,--grpc,--grpc-,--enable-http2,--http2-", kValue, "", kRefused,
      "koho answers HTTP/1.1 on a TCP port"},
@@ -309,6 +364,29 @@ constexpr PeerFlag kTable[] = {
     {"--max-num-batched-tokens,--chunked-prefill-size", kValue, "", kRenamed, "--prefill-chunk"},
     {"--num-gpu-blocks-override", kValue, "", kRenamed, "--kv-pages"},
     {"--no-enable-prefix-caching,--disable-radix-cache", kNone, "", kRenamed, "--no-prefix-cache"},
+    {"--no-cache-prompt", kNone, "", kRenamed, "--no-prefix-cache"},
+    {"--grammar-file", kValue, "", kRenamed, "--grammar"},
+    {"-jf,--json-schema-file", kValue, "", kRenamed, "--json-schema"},
+    {"-n,--n-gen", kValue, "", kRenamed, "--gen-len"},
+    {"-p,--n-prompt", kValue, "", kRenamed, "--prompt-len"},
+
+    // ---- of a request, where a command has no flag for it
+    {"--repeat-penalty,--repetition-penalty", kValue, "1,1.0", kSame, "1 is no penalty"},
+    {"--presence-penalty,--frequency-penalty", kValue, "0,0.0", kSame, "0 is no penalty"},
+    {"--repeat-penalty,--repetition-penalty,--presence-penalty,--frequency-penalty", kValue, "",
+     kRefused, "a request says so: repetition_penalty, presence_penalty, frequency_penalty"},
+    {"--repeat-last-n", kValue, "", kSame, "penalties count the whole prompt and answer"},
+    {"-n,--predict,--n-predict,--max-tokens", kValue, "-1", kSame,
+     "an answer ends with the model, or with the context"},
+    {"-n,--predict,--n-predict,--max-tokens", kValue, "", kRefused,
+     "a request says so: max_tokens"},
+    {"--ignore-eos", kNone, "", kRefused, "a request says so: ignore_eos"},
+    {"-l,--logit-bias", kValue, "", kRefused, "a request says so: logit_bias"},
+    {"-sp,--special", kNone, "", kRefused, "a request says so: skip_special_tokens false"},
+    {"--grammar,--grammar-file,--json-schema,-j,-jf,--json-schema-file", kValue, "", kRefused,
+     "a request says so: structured_outputs or response_format"},
+    {"--reverse-prompt", kValue, "", kRefused, "a request says so: stop"},
+    {"-sys,--system-prompt,-p,--prompt", kValue, "", kRefused, "a request has the messages"},
 };
 
 bool has_flag(const PeerFlag& row, std::string_view flag) {
@@ -341,16 +419,22 @@ std::string with_value(const PeerFlag& row, std::string_view flag, std::string_v
 bool takes_next(const PeerFlag& row, std::string_view next) {
   constexpr std::array<std::string_view, 7> kWords{"on", "off", "auto", "0", "1", "true", "false"};
   if (row.takes == Takes::maybe) return std::ranges::find(kWords, next) != kWords.end();
-  return row.takes == Takes::value;
+  return row.takes == Takes::value && !next.starts_with("--");
 }
 
-const PeerFlag* find_peer_flag(std::string_view flag, std::optional<std::string_view> value) {
+std::optional<PeerFlag> find_peer_flag(std::string_view flag,
+                                       std::optional<std::string_view> value,
+                                       const std::function<bool(std::string_view)>& has) {
+  std::optional<PeerFlag> found;
   for (const PeerFlag& row : kTable) {
     if (!has_flag(row, flag)) continue;
+    if (row.verdict == Verdict::renamed && !has(row.says)) continue;
     const bool own = value && takes_next(row, *value);
-    if (holds_for(row, own ? *value : std::string_view())) return &row;
+    if (holds_for(row, own ? *value : std::string_view())) return row;
+    if (!found) found = row;
   }
-  return nullptr;
+  if (found) found->verdict = Verdict::refused;
+  return found;
 }
 
 std::string note_of(const PeerFlag& row, std::string_view flag, std::string_view value) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,8 +29,12 @@ struct PeerFlag {
   std::string_view says;
 };
 
-/// The row for a flag, of which `value` is what follows it, if anything does; null: no peer has it.
-const PeerFlag* find_peer_flag(std::string_view flag, std::optional<std::string_view> value);
+/// The row for a flag, of which `value` is what follows it, if anything does. Rows that rename it to
+/// what the command `has` not do not count. A value that no row has is refused, for the reason of
+/// the first. Nothing: no peer has the flag.
+std::optional<PeerFlag> find_peer_flag(std::string_view flag,
+                                       std::optional<std::string_view> value,
+                                       const std::function<bool(std::string_view)>& has);
 
 /// Whether the flag at hand takes `next` as its value.
 bool takes_next(const PeerFlag& row, std::string_view next);

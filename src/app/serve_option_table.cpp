@@ -312,7 +312,7 @@ std::vector<ServeOption> batching_options() {
        "Share KV pages between prompts with the same prefix", Takes::nothing,
        [](O& o, S v) { return set_boolean(o.runtime.prefix_cache, v); },
        [](const O& o) { return shown_boolean(o.runtime.prefix_cache); }},
-      {"Batching", "--no-enable-prefix-caching,--disable-radix-cache", "",
+      {"Batching", "--no-enable-prefix-caching,--disable-radix-cache,--no-cache-prompt", "",
        "Compute every prompt from its beginning", Takes::nothing,
        [](O& o, S v) -> Status {
          bool off = false;

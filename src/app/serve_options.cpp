@@ -51,8 +51,9 @@ Result<bool> take_peer_flag(ServeOptions& options,
                             std::string_view kind,
                             std::string_view flag,
                             std::optional<std::string_view> value) {
-  const PeerFlag* row = find_peer_flag(flag, value);
-  if (row == nullptr || row->verdict == PeerFlag::Verdict::renamed) return unknown_flag(kind, flag);
+  // Renamed are flags of other commands: serve has its other names in its own table.
+  const auto row = find_peer_flag(flag, value, [](std::string_view) { return false; });
+  if (!row) return unknown_flag(kind, flag);
   const bool has_value = value && takes_next(*row, *value);
   const std::string_view own = has_value ? *value : std::string_view();
   if (row->verdict == PeerFlag::Verdict::refused) return refusal_of(*row, flag, own);

@@ -89,7 +89,8 @@ TEST_F(FirstHour, MistypedFlagsAndCommandsNameTheNearest) {
         {"batch m a b --kv-typ fp8", "did you mean --kv-dtype?"},
         {"inspect m --contex 3", "did you mean --context?"},
         {"serve m --prt 3", "did you mean --port?"},
-        {"srve m", "did you mean serve?"}})
+        {"srve m", "did you mean serve?"},
+        {"bnech m", "did you mean bench?"}})
     expect(given, 2, nearest);
   EXPECT_EQ(koho("run m --zzzzzzzzzzzz 3").errors.find("did you mean"), std::string::npos);
   // Underscores are hyphens, in names and not in values.
@@ -114,9 +115,17 @@ TEST_F(FirstHour, FlagsOfOtherEnginesAreTakenOrRefusedWithAReason) {
     for (const std::string& command : {run, "serve " + kModel + " --check --device cpu "})
       expect(command + flag, 0, flag + " has no effect: ");
   for (const std::string flag : {"-ngl 20", "--dtype float16", "--quantization awq", "-fa off",
-                                 "--tool-call-parser hermes", "--speculative-config x", "--mlock"})
+                                 "--tool-call-parser hermes", "--speculative-config x", "--mlock",
+                                 "--generation-config vllm", "--tokenizer-mode mistral"})
     for (const std::string& command : {run, "serve " + kModel + " --check --device cpu "})
       expect(command + flag, 2, flag + " is not supported: ");
+  // What run has a flag for and serve leaves to a request; a flag is no value of the one before it.
+  const std::string serve = "serve " + kModel + " --check --device cpu ";
+  expect(serve + "--repeat-penalty 1.0", 0, "--repeat-penalty 1.0 has no effect: ");
+  expect(serve + "--repeat-penalty 1.1", 2, "a request says so: repetition_penalty");
+  expect(run + "--repeat-penalty 1.0", 0, "5");
+  expect(serve + "-n 100", 2, "a request says so: max_tokens");
+  expect(serve + "--attention-backend --port 70000", 2, "--port: expected an integer");
   // Other names of what koho has.
   const Ran renamed = koho(run + "-n 3 --temp 0 -c 512 -t 1 -s 7 --no-thinking");
   EXPECT_EQ(renamed.exit_code, 0) << renamed.errors;
@@ -127,19 +136,23 @@ TEST_F(FirstHour, FlagsOfOtherEnginesAreTakenOrRefusedWithAReason) {
 /// program's name and the model's.
 TEST_F(FirstHour, DocumentedStartLinesStartKohoOrNameTheFlag) {
   const std::string serve = "serve " + kModel + " --check --device cpu ";
-  for (const std::string line :
-       {"--tensor-parallel-size 2 --tool-call-parser glm45 --reasoning-parser glm45 "
-        "--enable-auto-tool-choice",
-        "--tensor-parallel-size 2 --tool-call-parser glm47 --reasoning-parser glm45 "
-        "--enable-auto-tool-choice --served-model-name glm-4.7-fp8",
-        "--tensor-parallel-size 2 --enable-expert-parallel --max-model-len=65536 "
-        "--max-num-batched-tokens=32768 --gpu-memory-utilization=0.5",
-        "--tp-size 2 --tool-call-parser glm47 --reasoning-parser glm45 --mem-fraction-static 0.5 "
-        "--served-model-name glm-4.7-fp8 --host 127.0.0.1 --port 8000",
-        "--jinja --n-gpu-layers 99 --threads -1 --ctx-size 16384 --flash-attn on --temp 1.0 "
-        "--top-p "
-        "0.95 --min-p 0.01 --seed 3407 --alias unsloth/GLM-4.7 --port 8001 --fit on",
-        "--jinja -ngl 999 -c 32768 -np 4 -fa on"})
+  for (
+      const std::string line :
+      {"--tensor-parallel-size 2 --tool-call-parser glm45 --reasoning-parser glm45 "
+       "--enable-auto-tool-choice",
+       "--tensor-parallel-size 2 --tool-call-parser glm47 --reasoning-parser glm45 "
+       "--enable-auto-tool-choice --served-model-name glm-4.7-fp8",
+       "--tensor-parallel-size 2 --enable-expert-parallel --max-model-len=65536 "
+       "--max-num-batched-tokens=32768 --gpu-memory-utilization=0.5",
+       "--tp-size 2 --tool-call-parser glm47 --reasoning-parser glm45 --mem-fraction-static 0.5 "
+       "--served-model-name glm-4.7-fp8 --host 127.0.0.1 --port 8000",
+       "--jinja --n-gpu-layers 99 --threads -1 --ctx-size 16384 --flash-attn on --temp 1.0 "
+       "--top-p "
+       "0.95 --min-p 0.01 --seed 3407 --alias unsloth/GLM-4.7 --port 8001 --fit on",
+       "--jinja -ngl 999 -c 32768 -np 4 -fa on",
+       "--jinja -ngl 99 --threads -1 --ctx-size 16384 --seed 3407 --prio 3 --temp 1.0 --top-p 0.95 "
+       "--min-p 0.01 --repeat-penalty 1.0 --cache-reuse 256 -cram 8192 --poll 50 --numa distribute",
+       "--jinja -c 0 -fa on -ub 2048 -b 2048 --no-warmup --no-perf --fit on --fit-target 512"})
     expect(serve + line, 0, "are valid");
   for (const auto& [line, told] :
        {std::pair<std::string, std::string>(
@@ -150,6 +163,10 @@ TEST_F(FirstHour, DocumentedStartLinesStartKohoOrNameTheFlag) {
          "--speculative-algorithm EAGLE is not supported"},
         {"--jinja -ot '.ffn_.*_exps.=CPU'", "is not supported: all weights are on --device"},
         {"-hf unsloth/GLM-4.7-GGUF:Q4_K_XL --jinja", "reads no GGUF"},
+        {"--jinja --rpc 10.0.0.2:50052", "koho runs on one machine"},
+        {"--jinja --timeout 600", "--timeout 600 is not supported: a client that is slow"},
+        {"--jinja --reasoning-budget 0", "enable_thinking"},
+        {"--jinja -dev CUDA0", "--device cuda"},
         {"--revision v1", "the model's name has it: NAME@REVISION"}})
     expect(serve + line, 2, told);
 }
