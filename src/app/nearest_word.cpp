@@ -9,7 +9,7 @@
 namespace koho::app {
 namespace {
 
-/// Letters inserted, left out, changed, or swapped with their neighbour.
+/// Letters inserted, left out, changed, or swapped with the next one.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   // Of the prefixes of b and of a's prefix at hand, of the one before, of the one before that.
   std::vector<std::size_t> row(b.size() + 1);

@@ -29,9 +29,9 @@ struct PeerFlag {
   std::string_view says;
 };
 
-/// The row for a flag, of which `value` is what follows it, if anything does. Rows that rename it to
-/// what the command `has` not do not count. A value that no row has is refused, for the reason of
-/// the first. Nothing: no peer has the flag.
+/// The row for a flag, of which `value` is what follows it, if anything does. Rows that rename it
+/// to what the command `has` not do not count. A value that no row has is refused, for the reason
+/// of the first. Nothing: no peer has the flag.
 std::optional<PeerFlag> find_peer_flag(std::string_view flag,
                                        std::optional<std::string_view> value,
                                        const std::function<bool(std::string_view)>& has);

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What `koho bench` keeps of its throughput on two cores while another program computes: nothing, a loop kept on core 0, a loop
+that may move, a loop on each core, in turn; with two threads and with one. A run beside which the rest of the machine took more
+than OTHERS of a core is made again. Exit code 1 if two threads keep less than --least beside one loop, or are slower than one
+thread, by the medians. Linux, standard library only.
+
+    tools/busy_cores.py --koho build/koho --rounds 5
+"""
+import argparse
+import json
+import os
+import pathlib
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import result_file
+
+LOOP = ["sh", "-c", "while :; do :; done"]
+BESIDE = {"nothing": [], "a loop on core 0": [["taskset", "-c", "0", *LOOP]], "a loop": [LOOP],
+          "a loop on each core": [["taskset", "-c", core, *LOOP] for core in "01"]}
+ONE_LOOP = ("a loop on core 0", "a loop")
+THREADS = (2, 1)
+BENCH = ["--concurrency", "4", "--prompt-len", "16", "--gen-len", "200", "--device", "cpu"]
+OTHERS = 0.06
+TRIES = 6
+
+
+def spent(loops):
+    """Seconds of all cores so far, but for those of koho's runs and the loops."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    user, nice, system, _, _, irq, soft, *_ = map(int, pathlib.Path("/proc/stat").read_text().split("\n")[0].split()[1:])
+    ours = resource.getrusage(resource.RUSAGE_CHILDREN)
+    fields = [pathlib.Path(f"/proc/{loop.pid}/stat").read_text().rpartition(")")[2].split() for loop in loops]
+    return (user + nice + system + irq + soft - sum(int(one[11]) + int(one[12]) for one in fields)) / ticks - ours.ru_utime - ours.ru_stime
+
+
+def measure(options, threads, loops, out):
+    """Tokens a second of a run beside which the machine did nothing else; None where there was none."""
+    command = [options.koho, "bench", result_file.ROOT / "models" / "tiny", *BENCH, "--threads", threads, "--duration", options.duration, "--json", out]
+    for _ in range(TRIES):
+        before, began = spent(loops), time.monotonic()
+        ran = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+        if ran.returncode != 0:
+            sys.exit(f"FAILED: koho bench, exit code {ran.returncode}: {ran.stderr.strip()[-600:]}")
+        if (spent(loops) - before) / (time.monotonic() - began) < OTHERS:
+            figures = json.loads(out.read_text())
+            options.machine = options.machine or figures["machine"]
+            return figures["output_throughput"]
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--koho", type=pathlib.Path, required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--duration", type=float, default=3, help="seconds of a run")
+    parser.add_argument("--least", type=float, default=0.6, help="share of the throughput beside nothing")
+    result_file.add_options(parser)
+    options = parser.parse_args()
+    found = {(beside, threads): [] for beside in BESIDE for threads in THREADS}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(options.rounds):
+            for beside, commands in BESIDE.items():
+                loops = [subprocess.Popen(command) for command in commands]  # pylint: disable=consider-using-with
+                try:
+                    for threads in THREADS:
+                        rate = measure(options, threads, loops, pathlib.Path(folder) / "bench.json")
+                        print(f"{beside}, {threads} threads: {'others were busy' if rate is None else f'{rate:.0f} tok/s'}", flush=True)
+                        found[beside, threads] += [] if rate is None else [rate]
+                finally:
+                    for loop in loops:
+                        loop.kill()
+                        loop.wait()
+    if not all(found.values()):
+        sys.exit("FAILED: others were busy in every round of a case")
+    median = {case: statistics.median(rates) for case, rates in found.items()}
+    rows = [{"op": "busy cores", "case": beside, "tok_s": {str(threads): round(median[beside, threads], 1) for threads in THREADS},
+             "kept": round(median[beside, 2] / median["nothing", 2], 3), "rounds": {str(threads): [round(rate, 1) for rate in found[beside, threads]] for threads in THREADS}}
+            for beside in BESIDE]
+    for row in rows:
+        print(f"{row['case']}: {row['tok_s']['2']} tok/s ({row['kept']:.0%}), one thread {row['tok_s']['1']}")
+    result_file.write(options, result_file.command_of("tools/busy_cores.py", sys.argv[1:]), rows)
+    short = [row["case"] for row in rows if row["case"] in ONE_LOOP and row["kept"] < options.least]
+    slower = [row["case"] for row in rows if row["tok_s"]["2"] < row["tok_s"]["1"]]
+    for cases, what in ((short, f"keeps less than {options.least:.0%} beside"), (slower, "two threads are slower than one beside")):
+        if cases:
+            print(f"FAILED: {what} {', '.join(cases)}")
+    return 1 if short or slower else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
