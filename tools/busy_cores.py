@@ -79,14 +79,14 @@ def main():
     if not all(found.values()):
         sys.exit("FAILED: others were busy in every round of a case")
     median = {case: statistics.median(rates) for case, rates in found.items()}
-    rows = [{"op": "busy cores", "case": beside, "tok_s": {str(threads): round(median[beside, threads], 1) for threads in THREADS},
-             "kept": round(median[beside, 2] / median["nothing", 2], 3), "rounds": {str(threads): [round(rate, 1) for rate in found[beside, threads]] for threads in THREADS}}
+    rows = [{"op": "busy_cores", "case": beside, "two_threads": round(median[beside, 2], 1), "one_thread": round(median[beside, 1], 1),
+             "kept": round(median[beside, 2] / median["nothing", 2], 3), "all_two_threads": found[beside, 2], "all_one_thread": found[beside, 1]}
             for beside in BESIDE]
     for row in rows:
-        print(f"{row['case']}: {row['tok_s']['2']} tok/s ({row['kept']:.0%}), one thread {row['tok_s']['1']}")
+        print(f"{row['case']}: {row['two_threads']} tok/s ({row['kept']:.0%}), one thread {row['one_thread']}")
     result_file.write(options, result_file.command_of("tools/busy_cores.py", sys.argv[1:]), rows)
     short = [row["case"] for row in rows if row["case"] in ONE_LOOP and row["kept"] < options.least]
-    slower = [row["case"] for row in rows if row["tok_s"]["2"] < row["tok_s"]["1"]]
+    slower = [row["case"] for row in rows if row["two_threads"] < row["one_thread"]]
     for cases, what in ((short, f"keeps less than {options.least:.0%} beside"), (slower, "two threads are slower than one beside")):
         if cases:
             print(f"FAILED: {what} {', '.join(cases)}")

@@ -58,16 +58,16 @@ def shortened(commands):
 
 
 def sources(table, records):
-    """The line below a table: where each file was measured. Files of one machine, commit and date share their commands."""
+    """The line below a table: where each file was measured. Files of one machine and date share what they can."""
     places = {}
     for record in records:
-        place = ", ".join(part for part in (record.data["machine"], record.data.get("commit"), record.data["date"]) if part)
-        places.setdefault(place, []).append(record)
+        places.setdefault((record.data["machine"], record.data.get("commit"), record.data["date"]), []).append(record)
     by_commands = {}
-    for place, group in places.items():
+    for (machine, commit, date), group in places.items():
         commands = table.command or "; ".join(shortened(list(dict.fromkeys(record.command for record in group))))
-        by_commands.setdefault(commands, []).append(place)
-    said = ["Measured on " + "; ".join(where) + ": " + commands for commands, where in by_commands.items()]
+        by_commands.setdefault(commands, {}).setdefault((machine, date), []).append(commit)
+    said = ["Measured on " + "; ".join(", ".join(filter(None, (machine, *commits, date))) for (machine, date), commits in where.items()) + ": " + commands
+            for commands, where in by_commands.items()]
     notes = dict.fromkeys(text[0].upper() + text[1:].rstrip(".") for record in records
                           for text in (record.data.get(member) for member in ("source", "conditions", "note")) if text)
     return ". ".join([*said, *notes]) + "."

@@ -229,6 +229,12 @@ def soak_rows(record):
              f"{row['resident_mb'][0]} · {row['resident_mb'][-1]}", str(row["threads"]), str(row["unaccounted"])] for row in record.rows]
 
 
+def busy_rows(record):
+    """Tokens a second beside each load, and of two threads the share of what they do alone."""
+    two = [f"{row['two_threads']:,.0f}" + (f" ({row['kept']:.0%})".replace("%", " %") if row["case"] != "nothing" else "") for row in record.rows]
+    return [["2", *two], ["1", *(f"{row['one_thread']:,.0f}" for row in record.rows)]]
+
+
 def client_rows(*records):
     """Of `koho bench serve` and vLLM's the ratios of the mean times and of the throughput."""
     names = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "mean_e2el_ms")
@@ -385,12 +391,15 @@ TABLES = {
     "rank-widths": Table((), ("ranks", "GPU", "experts", "tokens a step", "deterministic", "distance", "bound", "same best token"), rank_tables.rank_widths_rows,
                          optional=rank_tables.TRUE_WIDTHS_FILES),
     "soak": Table((("xeon", "soak"),), ("requests", "s", "clients that left", "at a limit", "resident MB, after 5 % and at the end", "threads", "left over"),
-                  soak_rows),
+                  soak_rows, command="`server_load … soak`, at nice 10"),
+    "busy-cores": Table((("epyc", "busy-cores"),), ("threads", "alone", "one on core 0", "one", "one on each core"), busy_rows,
+                        command="`tools/busy_cores.py`"),
     "serve-clients": Table((("xeon", "clients-1"), ("xeon", "clients-6")), ("at once", "tok/s", "TTFT", "TPOT", "ITL", "E2EL"), client_rows,
                            command="`tools/bench_serve_check.py`"),
     # docs/performance.md: beside others
     "peer-vllm": Table((("peers", "vllm"),), ("GLM-4.5-Air-FP8, one H200", "unit", "vLLM 0.26.0", "koho", "ratio"), peer_rows),
-    "cpu-llama": Table((("spr", "2core-cpu-model"),), ("2.1 GB model, two threads", "koho", "llama.cpp, Q8_0", "ratio"), llama_rows),
+    "cpu-llama": Table((("spr", "2core-cpu-model"),), ("2.1 GB model, two threads", "koho", "llama.cpp, Q8_0", "ratio"), llama_rows,
+                       command="`tools/llama_cpp_bench/compare.py --ours cpu_model --threads 2 --prompt 512 --tokens 48 --batches 1`, seven times"),
     # docs/grammar.md
     "grammar-tokens": Table(((XEON, "grammar"),), ("grammars", "refused", "to compile, mean", "tokens", "mean", "p50", "p99", "most"),
                             members("grammars", "refused", "compile_mean", "tokens", "mean_us", "p50_us", "p99_us", "most_us"),
