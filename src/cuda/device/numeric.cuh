@@ -2,6 +2,7 @@
 // The roundings and reductions that all kernels share, equal to tensor/number.h bit for bit.
 #pragma once
 
+#include <cfloat>
 #include <cstdint>
 
 #include <cuda_bf16.h>
@@ -85,6 +86,13 @@ struct Divisor {
     return __fmaf_rn(__fmaf_rn(scale, near, -value), -inverse, near);
   }
 };
+/// Divides by a row's scale. A row that holds an infinity has an infinite scale: its finite values
+/// become 0, the infinity NaN.
+__device__ __forceinline__ Divisor divisor_of(float scale) {
+  Divisor divisor(scale);
+  if (scale > FLT_MAX) divisor.scale = 0.0F;
+  return divisor;
+}
 /// 1 / value to one unit in the last place, of normal numbers.
 __device__ __forceinline__ float inverse_approximate(float value) {
   float result;

@@ -22,8 +22,6 @@
 // Which kernel runs when, and measured times: docs/kernels/experts.md.
 #pragma once
 
-#include <cfloat>
-
 #include "base/arithmetic.h"
 #include "cuda/device/launch.cuh"
 #include "cuda/device/numeric.cuh"
@@ -177,13 +175,6 @@ __device__ __forceinline__ void upcast(float (&v)[8], const uint4& raw) {
     v[k] = __uint_as_float(k % 2 == 0 ? words[k / 2] << 16 : words[k / 2] & 0xFFFF0000U);
 }
 
-/// Divides by a row's scale. A row that holds an infinity has an infinite scale: its finite values
-/// become 0, the infinity NaN.
-__device__ __forceinline__ Divisor divisor_of(float scale) {
-  Divisor divisor(scale);
-  if (scale > FLT_MAX) divisor.scale = 0.0F;
-  return divisor;
-}
 __device__ __forceinline__ uint2 quantized_of(const float (&v)[8], const Divisor& divisor) {
   float q[8];
 #pragma unroll

@@ -24,17 +24,15 @@
 //   bytes    weights once: bound by memory, after some 3 us of start, exchange and end
 //
 // Which kernel runs when, and measured times: docs/kernels/experts.md.
-#include <cfloat>
-
 #include "base/arithmetic.h"
 #include "cuda/device/launch.cuh"
 #include "cuda/device/numeric.cuh"
 #include "cuda/device/ptx.cuh"
-#include "cuda/device/wgmma.cuh"
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/tiled_layout.h"
 #include "cuda/moe/experts_thin.h"
 #include "cuda/moe/experts_thin_producer.cuh"
+#include "cuda/moe/stage_sums.cuh"
 
 namespace koho::cuda {
 namespace {
@@ -45,53 +43,17 @@ struct ThinParams {
   int slots;
 };
 
-/// A thread's sums of one tile: sum[2 i + j] is of row g + 8 i of its warp's 16 and column 2 t + j.
-struct TileSums {
-  float sum[4] = {};
-
-  template <int kSteps>
-  __device__ __forceinline__ void multiply(std::uint64_t weights,
-                                           std::uint64_t tokens,
-                                           std::uint32_t token_step) {
-    constexpr std::uint32_t kWeightStep = 2 * kTileRows * kTileChunk;
-    float part[4] = {};
-    wgmma_fence();
-#pragma unroll
-    for (std::uint32_t i = 0; i < kSteps; ++i)
-      wgmma<TileType::fp8, 8>(part, advance_descriptor(weights, i * kWeightStep),
-                              advance_descriptor(tokens, i * token_step), i > 0 ? 1 : 0);
-    wgmma_commit_group();
-    wgmma_wait_group<0>();
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sum[i] += part[i];
-  }
+/// A thread's sums of one tile.
+struct TileSums : StageSums<1> {
   /// Adds a stage of `bytes` of K, at most 256, by one warpgroup; the operand has `rows` tokens.
   __device__ __forceinline__ void add_stage(std::uint32_t weights,
                                             std::uint32_t tokens,
                                             int rows,
                                             int bytes) {
     const auto chunk = static_cast<std::uint32_t>(rows * kTileChunk);
-    const std::uint64_t a = core_matrix_descriptor(weights, kTileRows * kTileChunk);
-    const std::uint64_t b = core_matrix_descriptor(tokens, chunk);
-    const std::uint32_t step = 2 * chunk;
-    switch (bytes / kTileWidthStep) {
-      case 1:
-        return multiply<1>(a, b, step);
-      case 2:
-        return multiply<2>(a, b, step);
-      case 3:
-        return multiply<3>(a, b, step);
-      case 4:
-        return multiply<4>(a, b, step);
-      case 5:
-        return multiply<5>(a, b, step);
-      case 6:
-        return multiply<6>(a, b, step);
-      case 7:
-        return multiply<7>(a, b, step);
-      default:
-        return multiply<8>(a, b, step);
-    }
+    add_some<kStageWidth / kTileWidthStep>(bytes / kTileWidthStep,
+                                           core_matrix_descriptor(weights, kTileRows * kTileChunk),
+                                           core_matrix_descriptor(tokens, chunk), 2 * chunk);
   }
 };
 
@@ -147,9 +109,9 @@ __device__ __forceinline__ void multiply_gate_up(const ExpertsThin& p,
   for (int i = 0; i < 2; ++i) {
     const int column = lane % 4 * 2 + i;
     const float gate = round_bf16(
-        apply_scales<TileType::fp8, false>(g, sums.sum[i], row_scales[0], x_scales[i], 0.0F));
-    const float up = round_bf16(
-        apply_scales<TileType::fp8, false>(g, sums.sum[2 + i], row_scales[1], x_scales[i], 0.0F));
+        apply_scales<TileType::fp8, false>(g, sums.sum[0][i], row_scales[0], x_scales[i], 0.0F));
+    const float up = round_bf16(apply_scales<TileType::fp8, false>(
+        g, sums.sum[0][2 + i], row_scales[1], x_scales[i], 0.0F));
     if (column >= columns.count) continue;
     const float value = inner_column < g.rows ? silu_mul(gate, up) : 0.0F;
     const std::uint32_t to =
@@ -160,8 +122,7 @@ __device__ __forceinline__ void multiply_gate_up(const ExpertsThin& p,
 }
 
 /// Quantises the inner rows, f32 at `inner`, to e4m3 at `quantized`, as an MMA reads them; a warp a
-/// row. As experts_down.cuh: NaN does not count for a scale, and beside an infinity finite values
-/// become 0.
+/// row. As experts_down.cuh: NaN does not count for a scale.
 __device__ __forceinline__ void quantize_inner(const ExpertsThin& p,
                                                const Columns& columns,
                                                const float* inner,
@@ -186,8 +147,7 @@ __device__ __forceinline__ void quantize_inner(const ExpertsThin& p,
   }
   const float scale = quant_scale(warp_largest(largest));
   if (lane == 0) scales[row] = scale;
-  Divisor divisor(scale);
-  if (scale > FLT_MAX) divisor.scale = 0.0F;
+  const Divisor divisor = divisor_of(scale);
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     const int column = step * 128 + lane * 4;
@@ -247,8 +207,8 @@ __device__ __forceinline__ void multiply_down(const ExpertsThin& p,
       float value[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        value[i] = apply_scales<TileType::fp8, false>(d, sums.sum[2 * half + i], row_scales[half],
-                                                      x_scales[i], 0.0F);
+        value[i] = apply_scales<TileType::fp8, false>(d, sums.sum[0][2 * half + i],
+                                                      row_scales[half], x_scales[i], 0.0F);
       const std::uint32_t both = pack_bf16(value[0], value[1]);
       if (output >= d.rows) continue;
       if (out[0] != nullptr) out[0][output] = static_cast<Bf16>(both & 0xFFFFU);
