@@ -353,7 +353,6 @@ Result<GroupRows> CudaBackend::run_group(const GroupCall& call, std::byte*& scra
   ScratchAllocator scratch_memory(scratch_at);
   const GroupScratch s(scratch_memory, call.tokens, call.top_k(), call.count, call.group);
   scratch_at += scratch_memory.used();
-  const GroupKernels kernels = choose_group_kernels(call);
   if (wgmma_ && call.routing != nullptr && call.tokens <= kThinTokensMax) {
     const ExpertsThin thin = call.thin(s);
     if (experts_thin_supports(thin)) {
@@ -361,6 +360,7 @@ Result<GroupRows> CudaBackend::run_group(const GroupCall& call, std::byte*& scra
       return GroupRows{s.y, nullptr};
     }
   }
+  const GroupKernels kernels = choose_group_kernels(call);
   if (!call.single()) KOHO_TRY(permute_group(call, kernels, s));
   KOHO_TRY(multiply_gate_up(call, kernels, s));
   KOHO_TRY(multiply_down(call, kernels, s));
