@@ -18,10 +18,12 @@
 //            4 H200s, NVLink   1 row 3.6   8 rows 4.6   16 rows 5.4   64 rows 7.7   256 rows 17
 //            2 H200s, NVLink         3.4                        4.7           6.2            12
 //          Of 4, up to 24 rows one-shot by clusters, beyond two-shot; of 2, one-shot
-// checked  2, 4 and 8 ranks on one and on two H100s, 4 on 4 H200s: every case, and 8,000
-//          calls back to back, bit-equal to the sum in rank order; also processes with cudaIpc. A
-//          rank that never comes or leaves, and a host that aborts, end all waits
-//          within 0.05 to 0.2 s
+// checked  all_reduce_kernel: 2, 4 and 8 ranks on one and on two H100s, 4 on 4 H200s, every case,
+//          and 8,000 calls back to back, bit-equal to the sum in rank order; also processes with
+//          cudaIpc. all_reduce_few_kernel: on 4 H200s 10^5 calls and communicator_test, but before
+//          wide rows were kept from it, over which the cases hung; all cases since on one H200, in
+//          loopback and with ranks that share it. A rank that never comes or leaves, and a host
+//          that aborts, end all waits within 0.05 to 0.2 s
 // waits    each has a timeout (exchange.cuh). CTAs of one grid do not wait for each other, but the
 //          first of a cluster for the others, which run when it does; and all CTAs of a grid are
 //          resident: there are no more than the GPU holds at once.
@@ -224,7 +226,8 @@ bool choose_one_shot(const PeerGroup& group,
   // Two ranks send the same bytes either way, but two-shot sums each element once, not twice; a
   // norm needs whole rows, which two-shot has to gather first: one-shot with it is faster at every
   // size but 256 and 512 rows of 5,120, where they are equal, and without it up to 192 (2 H200s).
-  // Four: up to 24 rows with the norm, up to 8 of 16 without (4 H200s).
+  // Of four, it is the faster up to 24 rows of 24 and 32 with the norm, up to 8 of 8 and 16 without
+  // (4 H200s).
   // NOTE: for eight it follows from the bytes sent, it is not measured.
   switch (group.layout.ranks) {
     case 2:

@@ -129,7 +129,8 @@ struct AllReduceNorm {
   float eps = 0.0F;
   std::int64_t rows = 0;   // T
   std::int64_t width = 0;  // H
-  /// Of the CTAs that exchange a row one-shot where rows are few: 1, 2, 4 or 8; 0: built in.
+  /// Of a cluster that exchanges a row one-shot where rows are few: 2, 4 or 8; 1: no clusters; 0:
+  /// built in.
   int ctas_per_row_max = 0;
 };
 /// launch_all_reduce() of x, then add_rms_norm (ops/backend.h) of the sum, with the bits of the

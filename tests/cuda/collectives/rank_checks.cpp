@@ -146,8 +146,8 @@ long long Rank::check_shape(std::int64_t rows, std::int64_t width, std::uint32_t
 
 void Rank::checks() {
   const double start = now_s();
-  // all_reduce_few_kernel takes up to 132 rows of a GPU with 132 SMs, of clusters up to 66 / 8, 4
-  // and 2; where two ranks share the GPU up to 8 rows, of clusters up to 8 / 8, 4 and 2.
+  // On a GPU with 132 SMs clusters of 8, 4 and 2 take up to 8, 16 and 33 rows of at most 5,120;
+  // where two ranks share the GPU up to 1, 2 and 4.
   std::vector<std::int64_t> rows = {1,  2,  3,  4,  5,   7,   8,   9,   16,   17,   32,
                                     33, 34, 64, 65, 128, 132, 133, 256, 1024, 4096, 8192};
   std::vector<std::int64_t> widths = {5120, 4096, 5000, 1032, 256, 192, 8, 7168, 10'240};
