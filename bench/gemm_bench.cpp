@@ -106,9 +106,11 @@ bool same(const DecodeGemmConfig& a, const DecodeGemmConfig& b) {
          a.ctas == b.ctas;
 }
 
-/// What choose_gemm.cpp chooses first, then all that are worth a look.
+/// What choose_gemm.cpp chooses first, then all that are worth a look; none where it chooses a
+/// prefill kernel.
 std::vector<DecodeGemmConfig> forms_of(const Gemm& p, int multiprocessors, bool chosen) {
   std::vector<DecodeGemmConfig> forms{choose_decode_gemm_config(p, multiprocessors)};
+  if (forms.front().rows == 0 && p.tokens > forms.front().columns) return {};
   const auto add = [&](const DecodeGemmConfig& form) {
     if (!same(form, forms.front())) forms.push_back(form);
   };
@@ -238,6 +240,7 @@ class FormsBench {
       KOHO_TRY_ASSIGN(const double us, time_calls(stream_, o.copies, timing_of(o), call));
       timed.push_back({form, us, timed.empty()});
     }
+    if (timed.empty()) return {};
     CublasLtTimes library;
     if (arguments_.library) {
       const DecodeGemmConfig form = timed.front().form;
@@ -264,9 +267,8 @@ class FormsBench {
     const auto row = [&](const std::string& form, double us, bool is_chosen = false) {
       add_row(shape, tokens, {.form = form, .us = us, .bytes = bytes, .chosen = is_chosen});
     };
-    int printed = 0;
     for (const Timed& of : timed) {
-      if (of.chosen || printed++ < arguments_.top)
+      if (of.chosen || &of - timed.data() < arguments_.top)
         std::printf("  %s %6.2f us  %s\n", of.chosen ? "*" : " ", of.us,
                     form_name(of.form, p.split_k).c_str());
       row(form_name(of.form, p.split_k), of.us, of.chosen);
@@ -461,7 +463,7 @@ int main(int argc, char** argv) {
     std::fprintf(
         stderr,
         "usage: gemm_bench [--only NAME] [--tokens N,…] [--chosen] [--form TEXT] [--no-library] "
-        "[--top N] [--out FILE] [--commit HASH]; N from 1 to 128\n");
+        "[--top N] [--out FILE] [--commit HASH]; N from 1 to 512\n");
     return 2;
   }
   const koho::Status status = run_bench(arguments);

@@ -13,11 +13,12 @@
 #include "base/error.h"
 #include "cuda/device/runtime.h"
 #include "cuda/device/tile_type.h"
+#include "cuda/gemm/decode_gemm_config.h"
 
 namespace koho::gemm_bench {
 
 constexpr double kReadCeiling = 4.45e12;  // bytes a second, measured on an H200 (docs/kernels)
-constexpr std::int64_t kTokensMax = 128;
+constexpr std::int64_t kTokensMax = cuda::kUnswappedTokensMax;
 constexpr std::int64_t kWorkspace = 64LL << 20;
 
 struct Shape {

@@ -363,6 +363,7 @@ std::vector<OperatorCase> attention_cases() {
   };
   random("attention", random_step, false);
   random("attention_long", random_long_step, true);
+  random("attention_decodes", random_decodes_step, true);
   random("attention_prompt", random_prompt_step, true);
   random("attention_full_batch", random_full_batch_step, true);
   for (const bool decodes : {true, false})
@@ -389,6 +390,10 @@ std::vector<OperatorCase> attention_cases() {
   attention("decode_16x1k_tp1", {96, 8, DType::bf16, 16, 1024, 1});
   attention("decode_64x1k_tp4", {24, 2, DType::bf16, 64, 1024, 1});
   attention("decode_64x1k_tp1", {96, 8, DType::bf16, 64, 1056, 1});
+  attention("decode_16x1k_tp8", {12, 1, DType::bf16, 16, 1060, 1});
+  attention("decode_64x1k_tp8", {12, 1, DType::bf16, 64, 1060, 1});
+  attention("decode_256x1k_tp8", {12, 1, DType::bf16, 256, 1060, 1});
+  attention("decode_256x1k_tp4", {24, 2, DType::bf16, 256, 1060, 1});
   attention("decode_64x8k_tp4", {24, 2, DType::bf16, 64, 8192, 1});
   attention("decode_64x8k_tp4_e4m3", {24, 2, DType::f8_e4m3, 64, 8192, 1});
   attention("decode_64x8k_tp8", {12, 1, DType::bf16, 64, 8192, 1});

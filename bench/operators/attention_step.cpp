@@ -105,6 +105,19 @@ Step random_long_step(Random& random, bool quantized) {
   return step;
 }
 
+Step random_decodes_step(Random& random, bool quantized) {
+  Step step;
+  step.quantized = quantized;
+  const std::int64_t kv_heads = random.pick({1, 1, 2});
+  step.heads = {kv_heads * 12, kv_heads, 128, 64};
+  const bool many = random.chance(0.4);
+  step.decodes = many ? random.integer(130, 260) : random.integer(34, 70);
+  for (std::int64_t i = 0; i < step.decodes; ++i)
+    step.sequences.push_back({random.integer(1, many ? 160 : 1300), 1, {}});
+  place_pages(random, step, random.integer(0, 4));
+  return step;
+}
+
 Step random_prompt_step(Random& random, bool quantized) {
   Step step;
   step.quantized = quantized;

@@ -59,6 +59,8 @@ std::int64_t cache_row(const Step& step,
 Step random_step(Random& random, bool quantized);
 /// Contexts of many pages: several long ones, very many of some pages; or very many short ones.
 Step random_long_step(Random& random, bool quantized);
+/// Decodes alone, as many as fill a GPU: of one to three chunks of context, or of less than one.
+Step random_decodes_step(Random& random, bool quantized);
 /// A chunk of a prompt beside cached context, of several tiles, and often a fork of it.
 Step random_prompt_step(Random& random, bool quantized);
 /// Chunks of so many prompts beside a few decodes that there are more tiles than multiprocessors,

@@ -94,6 +94,27 @@ RandomLinearShape random_wide_shape(Random& random, WeightQuant quant, bool many
   return found;
 }
 
+/// 129 to 512 tokens of a narrow weight, for which decode kernels may be the faster ones: several
+/// blocks of tokens, the last of which may overlap. Some tokens are compared.
+RandomLinearShape random_narrow_shape(Random& random) {
+  constexpr int kCompared = 24;
+  RandomLinearShape found;
+  LinearShape& shape = found.shape;
+  found.tokens = random.pick({129, 192, 193, 256, 384, 512, random.integer(129, 512)});
+  shape.columns = random.pick({256, 512, 768, 1536, 2560, 3072});
+  const std::int64_t rows =
+      64 * random.pick({22, 28, 48, 56, 64, 80}) - random.pick({0, 0, 16, 40, 3});
+  shape.blocks = {{rows, WeightQuant::fp8_channel, random.chance(0.5)}};
+  shape.out = random.chance(0.2) ? DType::f32 : DType::bf16;
+  shape.out_gap = random.pick({0, 0, 8, 5});
+  std::vector<std::int64_t> compared{0, found.tokens - 1};
+  while (compared.size() < kCompared) compared.push_back(random.integer(0, found.tokens - 1));
+  shape.compared = {compared};
+  shape.rows_alone = {0, random.integer(0, found.tokens - 1), found.tokens - 1};
+  shape.large_batch = true;
+  return found;
+}
+
 /// A prompt's tokens, so many that the kernel for them takes them from cuBLASLt: its slices times
 /// its blocks of 256 rows fill one round or two of the 66 clusters of an H200, the last slices and
 /// blocks partly. Some tokens are compared.
@@ -252,6 +273,7 @@ std::vector<OperatorCase> linear_cases() {
   wide("linear_bf16_wide", WeightQuant::none, false);
   wide("linear_fp8_wide", WeightQuant::fp8_channel, false);
   wide("linear_fp8_wide_many", WeightQuant::fp8_channel, true);
+  random("linear_fp8_narrow", random_narrow_shape, true);
   random("linear_fp8_prompt", random_prompt_shape, true);
 
   const auto model = [&](const char* name, std::int64_t rows, std::int64_t columns,
@@ -268,12 +290,13 @@ std::vector<OperatorCase> linear_cases() {
                      .is_large = bf16 && rows > 40000});
   };
   const Rows all{1, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 8192};
+  const Rows slices{1, 8, 16, 32, 64, 128, 192, 256, 384, 512, 1024, 4096, 8192};
   const Rows few{1, 8, 16, 32, 64, 128, 256};
-  model("qkv_tp4", 3584, 5120, WeightQuant::fp8_channel, all);
-  model("o_tp4", 5120, 3072, WeightQuant::fp8_channel, all);
+  model("qkv_tp4", 3584, 5120, WeightQuant::fp8_channel, slices);
+  model("o_tp4", 5120, 3072, WeightQuant::fp8_channel, slices);
   model("dense_tp4", 6144, 5120, WeightQuant::fp8_channel, all);
-  model("qkv_tp8", 1792, 5120, WeightQuant::fp8_channel, all);
-  model("o_tp8", 5120, 1536, WeightQuant::fp8_channel, all);
+  model("qkv_tp8", 1792, 5120, WeightQuant::fp8_channel, slices);
+  model("o_tp8", 5120, 1536, WeightQuant::fp8_channel, slices);
   model("dense_tp8", 3072, 5120, WeightQuant::fp8_channel, all);
   model("qkv_tp1", 14336, 5120, WeightQuant::fp8_channel, all);
   model("o_tp1", 5120, 12288, WeightQuant::fp8_channel, all);

@@ -112,8 +112,8 @@ Result<std::vector<OperatorRun>> build(const BenchBackends& site,
   return runs;
 }
 
-/// `few`, `many`: so many tokens that backends may have another kernel for them.
-enum class RouteSize { any, few, many };
+/// So many tokens that backends may have another kernel for them, or divide them otherwise.
+enum class RouteSize { any, few, some, many };
 
 struct RandomRouteShape {
   RouterSettings settings;
@@ -122,24 +122,26 @@ struct RandomRouteShape {
 
 RandomRouteShape random_shape(Random& random, RouteSize size) {
   const bool few = size == RouteSize::few;
+  const bool some = size == RouteSize::some;
   const bool many = size == RouteSize::many;
   RandomRouteShape shape{};
   RouterSettings& settings = shape.settings;
-  settings.groups = few || many ? 1 : random.pick({1, 1, 1, 2, 4});
+  settings.groups = few || some || many ? 1 : random.pick({1, 1, 1, 2, 4});
   settings.groups_kept = random.integer(1, settings.groups);
-  const bool wide = many && random.chance(0.25);  // and then fewer experts: time
-  shape.experts = settings.groups * random.integer(2, few ? 192 : !many ? 40 : wide ? 24 : 192);
+  // NOTE: many tokens of few experts: time.
+  const std::int64_t experts_max = many ? 24 : few || some ? 192 : 40;
+  shape.experts = settings.groups * random.integer(2, experts_max);
   settings.top_k = random.integer(
       1, std::min<std::int64_t>(random.chance(0.2) ? 32 : 8,
                                 shape.experts / settings.groups * settings.groups_kept));
   settings.normalize = random.chance(0.7);
   settings.scale = random.chance(0.5) ? 2.5F : 1.0F;
   shape.tokens = few    ? random.integer(1, 70)
+                 : some ? random.pick({random.integer(65, 448), random.integer(449, 1100)})
                  : many ? random.pick({random.integer(1920, 2150), random.integer(4225, 4300)})
                         : random_tokens(random);
-  shape.width = few ? random.pick({4096, 5120, 5120, 32 * random.integer(100, 256)})
-                : many
-                    ? (wide ? random.pick({4096, 5120, 6144, 8192}) : 32 * random.integer(16, 20))
+  shape.width = few || some ? random.pick({4096, 5120, 5120, 32 * random.integer(100, 256)})
+                : many      ? random.pick({4096, 5120, 6144, 8192})
                 : random.chance(0.3) ? random.pick({2048, 4096, 5120, 6144})
                                      : random_width(random);
   return shape;
@@ -158,7 +160,7 @@ Result<OperatorRun> build_random(const Own& own, RouteSize size) {
   // With 2.0 many selection scores are negative, which a dropped group's must stay below.
   operands.bias =
       random_values(random, DType::f32, {experts}, Spread::normal, random.chance(0.3) ? 2.0 : 0.1);
-  if (size == RouteSize::many) {  // time
+  if (size == RouteSize::some || size == RouteSize::many) {  // time
     operands.step = 7;
     operands.first_compared = random.integer(0, 6);
   }
@@ -192,13 +194,14 @@ std::vector<OperatorCase> router_cases() {
   const auto random = [&](const char* name, RouteSize size) {
     cases.push_back({.name = name,
                      .build_random = [size](const Own& own) { return build_random(own, size); },
-                     .is_large = size == RouteSize::many});
+                     .is_large = size == RouteSize::some || size == RouteSize::many});
   };
   random("route", RouteSize::any);
   random("route_few", RouteSize::few);
+  random("route_some", RouteSize::some);
   random("route_many", RouteSize::many);
   cases.push_back({.name = "rows_5120_route",
-                   .tokens = {1, 8, 16, 32, 64, 256, 8192},
+                   .tokens = {1, 8, 16, 32, 64, 128, 256, 1024, 8192},
                    .build = [](const BenchBackends& site, const Rows& chosen) {
                      return build(site, 5120, chosen);
                    }});

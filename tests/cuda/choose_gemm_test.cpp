@@ -45,8 +45,24 @@ TEST(ChooseGemm, RunsDecodeKernelsUpTo128TokensOnHopper) {
 
 TEST(ChooseGemm, RunsPrefillOnHopperWhereItKeepsItsClustersBusyElseCublasLt) {
   EXPECT_EQ(choose_gemm(qkv_of(4096), kHopper), GemmKernel::prefill_192);
-  EXPECT_EQ(choose_gemm(qkv_of(129), kHopper), GemmKernel::cublaslt);
-  EXPECT_EQ(choose_gemm(qkv_of(256), kHopper), GemmKernel::cublaslt);
+  EXPECT_EQ(choose_gemm(qkv_of(513), kHopper), GemmKernel::cublaslt);
+}
+
+/// Its CTAs all run at once: narrow weights, up to 512 tokens.
+TEST(ChooseGemm, RunsTheUnswappedDecodeKernelBeyond128TokensWhereItIsOneWave) {
+  for (const GemmSupport& support : {kHopper, kHopperDeterministic}) {
+    for (const int tokens : {129, 192, 256, 384})
+      EXPECT_EQ(choose_gemm(qkv_of(tokens), support), GemmKernel::decode) << tokens;
+    EXPECT_NE(choose_gemm(qkv_of(512), support), GemmKernel::decode);  // more than one wave
+    Gemm wide = qkv_of(256);
+    wide.rows = 14336;
+    wide.tiles = wide.rows / kTileRows;
+    EXPECT_NE(choose_gemm(wide, support), GemmKernel::decode);
+    Gemm few = qkv_of(256);  // on less than half of the multiprocessors
+    few.rows = 256;
+    few.tiles = few.rows / kTileRows;
+    EXPECT_NE(choose_gemm(few, support), GemmKernel::decode);
+  }
 }
 
 /// GLM-4.5-Air's, of 56 blocks of 256 rows: K is not split, and one token block is one wave.
@@ -65,7 +81,7 @@ TEST(ChooseGemm, RunsPrefillWhereOneWaveTakesAWholeWeight) {
 }
 
 TEST(ChooseGemm, LeavesCublasLtOutUnderDeterministic) {
-  for (const int tokens : {129, 256, 4096}) {
+  for (const int tokens : {513, 1024, 4096}) {
     EXPECT_EQ(choose_gemm(qkv_of(tokens), kHopperDeterministic), GemmKernel::prefill_128) << tokens;
     EXPECT_EQ(choose_gemm(qkv_of(tokens), kOtherDeterministic), GemmKernel::grouped_decode)
         << tokens;

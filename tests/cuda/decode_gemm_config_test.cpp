@@ -13,7 +13,7 @@ namespace koho::cuda {
 namespace {
 
 constexpr int kMultiprocessors = 132;
-constexpr int kTokensMax = 128;
+constexpr int kDecodeTokensMax = 128;
 
 struct Shape {
   TileType type;
@@ -43,9 +43,10 @@ bool is_listed(const DecodeGemmConfig& config, const Gemm& p) {
 }
 
 void expect_possible(const Shape& shape) {
-  for (int tokens = 1; tokens <= kTokensMax; ++tokens) {
+  for (int tokens = 1; tokens <= kUnswappedTokensMax; ++tokens) {
     const Gemm p = gemm_of(shape, tokens);
     const DecodeGemmConfig config = choose_decode_gemm_config(p, kMultiprocessors);
+    if (tokens > kDecodeTokensMax && config.rows == 0) continue;  // a prefill kernel's
     SCOPED_TRACE(testing::Message() << shape.rows << " rows, " << shape.width_bytes << " bytes, "
                                     << tokens << " tokens: " << config.rows);
     if (config.rows == 0) {
@@ -110,6 +111,14 @@ TEST(DecodeGemmConfig, IsUnswappedWhereMeasuredFaster) {
   EXPECT_EQ(chosen(1792, 5120, 64).rows, 24);
   EXPECT_EQ(chosen(1792, 5120, 128).rows, 32);
   EXPECT_EQ(chosen(1792, 5120, 128).weight_multicast, 1);
+  EXPECT_EQ(chosen(1792, 5120, 256).rows, 56);
+  EXPECT_EQ(chosen(1792, 5120, 256).columns, 64);
+  EXPECT_EQ(chosen(1792, 5120, 192).rows, 48);
+  EXPECT_EQ(chosen(1792, 5120, 512).columns, 128);
+  EXPECT_EQ(chosen(3584, 5120, 256).rows, 56);
+  EXPECT_EQ(chosen(3584, 5120, 256).columns, 128);
+  EXPECT_EQ(chosen(5120, 1536, 256).rows, 80);
+  EXPECT_EQ(chosen(5120, 3072, 256).rows, 80);
   EXPECT_EQ(chosen(24576, 5120, 64).ctas, 128);
   EXPECT_EQ(chosen(24576, 5120, 128).ctas, 128);
   EXPECT_EQ(chosen(14336, 5120, 64).rows, 112);

@@ -5,7 +5,7 @@
 //
 //   grid     a cluster of 8 CTAs a row, each some columns; they exchange the row's largest value
 //            for its FP8 scale. Of one or two rows 16 CTAs, where the GPU has such clusters: an SM
-//            reads at most 64 bytes a cycle from L2
+//            reads at most 64 bytes a cycle from L2. Of many narrow rows 4 or 2
 //   block    a thread has 4 adjacent columns; threads of the same columns share the accumulators
 //   shared   24 bytes an accumulator and thread; of few rows as much again for each chunk whose
 //            work tiles are KV tiles
@@ -21,20 +21,38 @@
 namespace koho::cuda {
 namespace {
 
-/// Threads that share the segments of the same columns: at most one an accumulator, as many as a
-/// block can have, and so few that all `ctas` are resident at once. An eighth of the SMs is left
-/// out, since the CTAs of a cluster must lie on SMs of one GPC.
-int sharers_of(const Attention& p, int column_threads, std::int64_t ctas, int accumulators) {
+/// Whether all `ctas` of `threads` are resident at once. An eighth of the SMs is left out, since
+/// the CTAs of a cluster must lie on SMs of one GPC.
+bool are_resident(const Attention& p, std::int64_t ctas, int threads) {
   constexpr int kRegisters = 65536 / kThreadsMax / 8 * 8;  // that a thread may have
-  const auto resident = [&](int threads) {
-    return 65536 / (kRegisters * threads) * (p.multiprocessors - p.multiprocessors / 8);
-  };
+  return ctas <= 65536 / (kRegisters * threads) * (p.multiprocessors - p.multiprocessors / 8);
+}
+
+/// Threads that share the segments of the same columns: at most one an accumulator, as many as a
+/// block can have, and so few that all `ctas` are resident at once.
+int sharers_of(const Attention& p, int column_threads, std::int64_t ctas, int accumulators) {
   int sharers = kCombineAccumulators;
   while (sharers > 1 && (sharers >= 2 * accumulators || column_threads * sharers > kThreadsMax ||
-                         ctas > resident(column_threads * sharers)))
+                         !are_resident(p, ctas, column_threads * sharers)))
     sharers /= 2;
   return sharers;
 }
+
+/// CTAs of a row where rows are many: fewer than kCluster if some of these would have no columns,
+/// or not all be resident at once.
+int cluster_of_many(const Attention& p, std::int64_t rows, int width) {
+  constexpr int kLeast = 2;
+  int cluster = kCluster;
+  while (cluster > kLeast) {
+    const int columns = columns_of_cta(width, cluster);
+    const bool suits =
+        columns * cluster < width + columns && are_resident(p, rows * cluster, columns / kVector);
+    if (suits || columns_of_cta(width, cluster / 2) / kVector > kThreadsMax / 2) break;
+    cluster /= 2;
+  }
+  return cluster;
+}
+
 __global__ void __launch_bounds__(kThreadsMax, 1) attention_combine_kernel(
     const RowOutputs out, const __grid_constant__ Attention p, int columns, int slots) {
   // [accumulator][sums, largest, total][thread of the columns]
@@ -168,11 +186,12 @@ cudaError_t launch_attention_combine(const RowOutputs& out,
                                      std::int64_t rows,
                                      cudaStream_t stream) {
   constexpr int kSlotBytes = (kVector + 2) * static_cast<int>(sizeof(float));
-  // kv_heads * kChunkThreads are enough for a CTA's columns.
+  // kv_heads * kChunkThreads are enough for a CTA's columns, kChunkSlots / kv_heads chunks a row.
+  constexpr int kChunkSlots = 96;
   constexpr int kChunkThreads = 16 * 128 / kCluster / kVector;
   constexpr int kSharedMax =
       (columns_of_cta(kCombineWidthMax, kCluster) / kVector * kCombineAccumulators +
-       kChunkThreads * kTileSplitChunksMax) *
+       kChunkThreads * kChunkSlots) *
       kSlotBytes;
   static PerDevice prepared;
   const cudaError_t ready = prepared.once(
@@ -181,15 +200,17 @@ cudaError_t launch_attention_combine(const RowOutputs& out,
   static PerDevice clusters;
   const int widest =
       clusters.number([] { return supports_wide_clusters(kSharedMax) ? kClusterMax : kCluster; });
-  const int cluster = 4 * rows * widest <= p.multiprocessors ? widest : kCluster;
+  // Room for the sums of chunks where the rows are few, so that it costs no residency.
+  const bool few = 4 * rows * kCluster <= p.multiprocessors;
+  const int cluster = 4 * rows * widest <= p.multiprocessors ? widest
+                      : few                                  ? kCluster
+                            : cluster_of_many(p, rows, p.query_heads * p.width);
   const int columns = columns_of_cta(p.query_heads * p.width, cluster);
   const int threads = columns / kVector;
   const int chunks = (p.context_max + p.chunk_tokens - 1) / p.chunk_tokens;
   const int sharers =
       sharers_of(p, threads, rows * cluster, std::min(chunks, kCombineAccumulators));
-  // Room for the sums of chunks where the rows are few, so that it costs no residency.
-  const bool few = 4 * rows * kCluster <= p.multiprocessors;
-  const int slots = few ? std::min(chunks, kTileSplitChunksMax / p.kv_heads) : 0;
+  const int slots = few ? std::min(chunks, kChunkSlots / p.kv_heads) : 0;
   return launch_kernel(
       attention_combine_kernel,
       {dim3(static_cast<unsigned>(rows * cluster)), dim3(static_cast<unsigned>(threads * sharers)),

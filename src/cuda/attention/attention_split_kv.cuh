@@ -24,8 +24,10 @@ namespace koho::cuda {
 
 constexpr int kKvTileTokens = 128;
 constexpr int kDecodeCtasPerSm = 2;
-/// Chunks (times kv heads) up to which work tiles are KV tiles.
-constexpr int kTileSplitChunksMax = 96;
+/// Chunks (times kv heads) up to which work tiles are KV tiles: of any contexts, and of contexts of
+/// up to eight chunks on average, whose KV tiles are combined as fast.
+constexpr int kTileSplitChunksAny = 96;
+constexpr int kTileSplitChunksMax = 192;
 constexpr int kSegmentChunks = 4;    // of a wide segment
 constexpr int kSegmentsMax = 65535;  // segments that are work tiles: 16 bits each
 constexpr int kCombineAccumulators = 8;
@@ -44,7 +46,8 @@ __device__ __forceinline__ int chunks_of(const Attention& p, int context) {
   return (context + p.chunk_tokens - 1) / p.chunk_tokens;
 }
 __device__ __forceinline__ bool splits_into_kv_tiles(const Attention& p, int chunks) {
-  return chunks * p.kv_heads <= kTileSplitChunksMax;
+  const bool short_contexts = chunks <= kCombineAccumulators * p.decodes;
+  return chunks * p.kv_heads <= (short_contexts ? kTileSplitChunksMax : kTileSplitChunksAny);
 }
 
 /// Wide segments of a context that are whole: what is left of it is combined from chunks.

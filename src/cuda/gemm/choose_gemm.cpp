@@ -50,10 +50,35 @@ int choose_swap_ab_ring(const Gemm& p, int columns, int multiprocessors) {
   return std::min(kLarge, kSharedOfSm / ctas_per_sm - beside_ring);
 }
 
+/// From here on multicast saves more than a cluster's start costs.
+constexpr int kMulticastRows = 48;
+
+/// More than 128 tokens: of the configurations whose CTAs all run at once, on more than half of the
+/// multiprocessors, the one with the fewest operand bytes a CTA, since these limit it (an SM reads
+/// some 50 bytes a cycle from L2); else one of 0 rows.
+DecodeGemmConfig choose_unswapped_many(const Gemm& p, int multiprocessors) {
+  DecodeGemmConfig best;
+  int best_rows = 0;  // of weights and tokens
+  for (const UnswappedConfig& of : kUnswappedConfigs) {
+    const DecodeGemmConfig& config = of.config;
+    const int token_blocks = num_token_blocks_of(config, p.tokens);
+    const bool pairs =
+        config.columns == 64 && token_blocks % 2 == 0 && config.rows >= kMulticastRows;
+    if (of.type != p.type || is_persistent(config) || config.ctas_per_sm > 1 ||
+        token_blocks > kUnswappedTokenBlocksMax || config.weight_multicast != (pairs ? 2 : 1))
+      continue;
+    const int ctas = ceil_div(p.rows, config.rows) * token_blocks;
+    if (ctas > multiprocessors || ctas * 2 <= multiprocessors) continue;
+    const int rows = config.rows + tokens_per_cta(config, p.tokens);
+    if (best.rows > 0 && rows >= best_rows) continue;
+    best = config;
+    best_rows = rows;
+  }
+  return best;
+}
+
 /// The first configuration whose CTAs all run at once on most multiprocessors; else one of 0 rows.
 DecodeGemmConfig choose_unswapped_one_wave(const Gemm& p, int multiprocessors) {
-  // From here on multicast saves more than a cluster's start costs.
-  constexpr int kMulticastRows = 48;
   // Up to 8 stages, two CTAs per multiprocessor overlap consecutive GEMMs, which is worth more than
   // ring slots; measured with 6 stages (better) and 12 (worse).
   constexpr int kShortStages = 8;
@@ -63,8 +88,8 @@ DecodeGemmConfig choose_unswapped_one_wave(const Gemm& p, int multiprocessors) {
   for (const UnswappedConfig& of : kUnswappedConfigs) {
     const int multicast =
         ctas_per_sm == 1 && token_blocks > 1 && of.config.rows >= kMulticastRows ? 2 : 1;
-    if (of.type != p.type || is_persistent(of.config) || of.config.weight_multicast != multicast ||
-        of.config.ctas_per_sm != ctas_per_sm)
+    if (of.type != p.type || is_persistent(of.config) || of.config.columns != 64 ||
+        of.config.weight_multicast != multicast || of.config.ctas_per_sm != ctas_per_sm)
       continue;
     const int ctas = ceil_div(p.rows, of.config.rows) * token_blocks;
     if (ctas > multiprocessors) continue;
@@ -80,6 +105,8 @@ DecodeGemmConfig choose_unswapped_one_wave(const Gemm& p, int multiprocessors) {
 
 GemmKernel choose_gemm(const Gemm& p, const GemmSupport& support) {
   const bool prefill = p.tokens > kDecodeTokensMax;
+  if (prefill && support.wgmma && choose_unswapped_config(p, support.multiprocessors).rows > 0)
+    return GemmKernel::decode;
   if (prefill && is_aligned_fp8_layer(p)) {
     // prefill_192 sums K whole. Without cuBLASLt a row has the bits that it has in decode.
     const bool whole_k = choose_split_k(p.tiles, p.width_bytes) == 1;
@@ -140,6 +167,10 @@ DecodeGemmConfig choose_unswapped_config(const Gemm& p, int multiprocessors) {
   // sums.
   if (p.tokens < kTokensMin || p.width_bytes % kStageWidth != 0) return {};
   const bool bf16 = p.type == TileType::bf16;
+  if (p.tokens > kDecodeTokensMax)
+    return p.type == TileType::fp8 && p.tokens <= kUnswappedTokensMax
+               ? choose_unswapped_many(p, multiprocessors)
+               : DecodeGemmConfig{};
   if (p.type == TileType::fp8) {
     const DecodeGemmConfig one_wave = choose_unswapped_one_wave(p, multiprocessors);
     if (one_wave.rows > 0) return one_wave;

@@ -39,10 +39,12 @@ int choose_split_k(int tiles, int width_bytes);
 /// n8 tiles of tokens of a token block for about `tokens` tokens: 1, 2, 4 or 8.
 int choose_token_tiles(std::int64_t tokens);
 
-/// Hopper's decode kernel, and its configuration, for up to 128 tokens of one weight matrix.
+/// Hopper's decode kernel, and its configuration, for one weight matrix and up to 128 tokens, or as
+/// many as choose_unswapped_config() takes.
 DecodeGemmConfig choose_decode_gemm_config(const Gemm& p, int multiprocessors);
 
-/// The unswapped kernel's configuration if it is the faster one; else rows is 0: swap-AB runs.
+/// The unswapped kernel's configuration if it is the faster one; else rows is 0: swap-AB runs, or
+/// beyond 128 tokens a prefill kernel.
 DecodeGemmConfig choose_unswapped_config(const Gemm& p, int multiprocessors);
 
 /// All configurations of the unswapped kernel that support `p`.

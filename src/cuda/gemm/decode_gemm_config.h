@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How Hopper's two decode kernels for one weight matrix (up to 128 tokens) divide their work, and
-// the list of configurations for which the unswapped one is compiled. No configuration changes a
-// result. Host code and kernels include this file; it needs no GPU.
+// How Hopper's two decode kernels for one weight matrix (up to 128 tokens; the unswapped one up to
+// 512) divide their work, and the list of configurations for which the unswapped one is compiled.
+// No configuration changes a result. Host code and kernels include this file; it needs no GPU.
 #pragma once
 
 #include <numeric>
@@ -13,18 +13,19 @@
 namespace koho::cuda {
 
 constexpr int kSharedMax = 227 * 1024;  // bytes of shared memory that a CTA of sm_90 may have
+constexpr int kUnswappedTokenBlocksMax = 4;
+constexpr int kUnswappedTokensMax = 128 * kUnswappedTokenBlocksMax;
 
 struct DecodeGemmConfig {
-  int columns = 8;         // tokens that a CTA has room for: 8, 16, 32, 64, 128
-  int slot_width = 256;    // bytes of K in a slot of the shared-memory ring: 256 or 128
-  int ring_bytes = 0;      // swap-AB: of the ring, at most
-  int producer_warps = 1;  // swap-AB: 1, or 2 where a second one copies the token rows
-  int rows = 0;            // unswapped: weight rows of a CTA; 0: the swap-AB kernel
-  int ctas_per_sm = 1;     // unswapped: CTAs that share a multiprocessor, 1 or 2
-  int ctas = 0;            // unswapped, persistent: CTAs along N; 0: one per block of weight rows
-  int weight_multicast =
-      1;  // unswapped: 2 = the CTAs of both token blocks form a cluster, and each
-          // multicasts half of the weights to both
+  int columns = 8;           // tokens that a CTA has room for: 8, 16, 32, 64, 128
+  int slot_width = 256;      // bytes of K in a slot of the shared-memory ring: 256 or 128
+  int ring_bytes = 0;        // swap-AB: of the ring, at most
+  int producer_warps = 1;    // swap-AB: 1, or 2 where a second one copies the token rows
+  int rows = 0;              // unswapped: weight rows of a CTA; 0: the swap-AB kernel
+  int ctas_per_sm = 1;       // unswapped: CTAs that share a multiprocessor, 1 or 2
+  int ctas = 0;              // unswapped, persistent: CTAs along N; 0: one per block of weight rows
+  int weight_multicast = 1;  // unswapped: 2 = the CTAs of two token blocks form a cluster, and each
+                             // multicasts half of the weights to both
 };
 
 /// Whether a CTA of this unswapped configuration may take several blocks of weight rows in turn.
@@ -62,6 +63,10 @@ struct UnswappedConfig {
 constexpr UnswappedConfig unswapped_alone(int rows, int weight_multicast = 1) {
   return {TileType::fp8, {.columns = 64, .rows = rows, .weight_multicast = weight_multicast}};
 }
+/// Two warpgroups with 64 tokens each.
+constexpr UnswappedConfig unswapped_128_tokens(int rows) {
+  return {TileType::fp8, {.columns = 128, .rows = rows}};
+}
 /// The same with half stages, so that two CTAs fit on a multiprocessor with enough slots each.
 constexpr UnswappedConfig unswapped_two_per_sm(int rows) {
   return {TileType::fp8,
@@ -85,6 +90,9 @@ constexpr UnswappedConfig kUnswappedConfigs[] = {
     unswapped_alone(56, 2),
     unswapped_alone(80, 2),
     unswapped_alone(96, 2),
+    unswapped_128_tokens(56),
+    unswapped_128_tokens(80),
+    unswapped_128_tokens(96),
     unswapped_two_per_sm(40),
     unswapped_two_per_sm(80),
     unswapped_persistent(TileType::fp8, 96, 64),
@@ -95,12 +103,17 @@ constexpr UnswappedConfig kUnswappedConfigs[] = {
     unswapped_persistent(TileType::bf16, 144, 128),
 };
 
+/// Whether a CTA sums split-K's splits one after the other.
+constexpr bool sums_splits(const UnswappedConfig& of) {
+  return of.type == TileType::fp8 && (of.config.columns == 64 || !is_persistent(of.config));
+}
+
 /// Whether a compiled configuration can multiply `p`.
 constexpr bool supports(const UnswappedConfig& of, const Gemm& p) {
   const int token_blocks = num_token_blocks_of(of.config, p.tokens);
-  return of.type == p.type && token_blocks >= of.config.weight_multicast &&
-         token_blocks <= (is_persistent(of.config) ? 1 : 2) &&
-         ((p.type == TileType::fp8 && of.config.columns == 64) || p.split_k == 1);
+  return of.type == p.type && token_blocks % of.config.weight_multicast == 0 &&
+         token_blocks <= (is_persistent(of.config) ? 1 : kUnswappedTokenBlocksMax) &&
+         (sums_splits(of) || p.split_k == 1);
 }
 
 }  // namespace koho::cuda

@@ -4,7 +4,7 @@
 // so the grid can be one even wave, and each CTA has the whole K.
 //
 //   grid     one CTA per block of kRows weight rows (which may begin within a tile) and token block
-//            of 64 per warpgroup. The CTAs of both token blocks are adjacent, so that the second
+//            of 64 per warpgroup. The CTAs of two token blocks are adjacent, so that the second
 //            finds the weights in L2; with kWeightMulticast 2 they are a cluster, and each
 //            multicasts half of the weights. With kCtasPerSm 2 the next GEMM's CTAs fill their
 //            rings beside this one's. Persistent configurations take several blocks of weight rows
@@ -54,9 +54,7 @@ __global__ void __launch_bounds__(
                                  const __grid_constant__ CUtensorMap x_map,
                                  const UnswappedLaunch launch) {
   using Plan = UnswappedPlan<kType, kRows, kTileTokens, kSlotWidth, kCtasPerSm>;
-  constexpr bool kWhole =
-      Plan::kWarpgroups == 1;  // replays the swap-AB kernel's split-K, one split after the other
-  static_assert(!(kChained<kType> && kWhole));
+  constexpr bool kWhole = Plan::kWhole;
   // Issues a stage's MMAs before it waits for the previous stage's, if registers have room.
   constexpr bool kOverlapsMma = kTileTokens == 64 && kSlotWidth == kStageWidth;
   constexpr int kCluster = kWeightMulticast * Plan::kTokenMulticast;
@@ -431,7 +429,8 @@ cudaError_t launch_config(const Gemm& p,
       prepared.once([&] { return allow_dynamic_shared_memory(kernel, kSharedMax); });
   if (ready != cudaSuccess) return ready;
   const auto out_bits = reinterpret_cast<std::uintptr_t>(p.out);
-  const int token_blocks = num_token_blocks_of(config, p.tokens);
+  const int all_token_blocks = num_token_blocks_of(config, p.tokens);
+  const int token_blocks = all_token_blocks % 2 == 0 ? 2 : 1;  // along x
   constexpr bool bf16 = kType == TileType::bf16;
   constexpr int together = bf16 ? 4 : 8;  // elements in 16 bytes
   const UnswappedLaunch launch{
@@ -440,18 +439,19 @@ cudaError_t launch_config(const Gemm& p,
       .vector_stores = p.epilogue == (bf16 ? Epilogue::f32 : Epilogue::bf16) &&
                        p.rows % together == 0 && p.out_stride % together == 0 && out_bits % 16 == 0,
       .evict_first = std::int64_t{4} * p.tokens * p.rows > kEvictFirstBytes,
-      .released_after = released_after<Plan>(kCtasPerSm, token_blocks)};
+      .released_after = released_after<Plan>(kCtasPerSm, all_token_blocks)};
   int blocks = ceil_div(p.rows, kRows);
   // NOTE: persistent CTAs must store in vectors or staged, since the other way passes through the
   // ring.
   if ((Plan::kStaged || launch.vector_stores) && config.ctas > 0)
     blocks = std::min(blocks, config.ctas);
   blocks = round_up(blocks, Plan::kTokenMulticast);
-  return launch_kernel(
-      kernel,
-      {dim3(static_cast<unsigned>(blocks * launch.token_blocks)), dim3(Plan::kThreads),
-       static_cast<std::size_t>(Plan::kLaunchBytes), kWeightMulticast * Plan::kTokenMulticast},
-      stream, p, weight_maps, x_map, launch);
+  return launch_kernel(kernel,
+                       {dim3(static_cast<unsigned>(blocks * token_blocks),
+                             static_cast<unsigned>(all_token_blocks / token_blocks)),
+                        dim3(Plan::kThreads), static_cast<std::size_t>(Plan::kLaunchBytes),
+                        kWeightMulticast * Plan::kTokenMulticast},
+                       stream, p, weight_maps, x_map, launch);
 }
 
 using Launcher = decltype(&launch_gemm_decode_unswapped_sm90);

@@ -30,6 +30,9 @@ struct UnswappedPlan {
   static constexpr bool kPersistent =
       is_persistent({.slot_width = kSlotWidth, .ctas_per_sm = kCtasPerSm});
   static constexpr int kBlocks = kPersistent ? 2 : 1;
+  // Replays the swap-AB kernel's split-K, one split after the other.
+  static constexpr bool kWhole = sums_splits(
+      {kType, {.columns = kTileTokens, .slot_width = kSlotWidth, .ctas_per_sm = kCtasPerSm}});
   // Tiles that a CTA's rows may touch.
   static constexpr int kPieces =
       (kRows + 2 * kTileRows - 1 - unswapped_row_step(kRows)) / kTileRows;
@@ -58,7 +61,7 @@ struct UnswappedPlan {
 
 /// What the launcher decides beside the template's parameters.
 struct UnswappedLaunch {
-  int token_blocks;    // of the tokens: 1 or 2
+  int token_blocks;    // of the tokens along the grid's x: 1 or 2; the others lie along its y
   int cta_tokens;      // tokens of a token_block
   bool vector_stores;  // 16 bytes at a time: bf16 output of fp8, f32 output of bf16
   bool evict_first;    // bf16: the output leaves L2 first
@@ -80,9 +83,9 @@ int released_after(int resident, int token_blocks) {
 
 /// The part of the output that a CTA computes.
 struct UnswappedCtaTile {
-  int row;          // first weight row
-  int token_block;  // of the tokens
-  int token;        // the first one
+  int row;    // first weight row
+  int rank;   // among the CTAs of neighbouring token blocks; in the cluster, with kWeightMulticast
+  int token;  // the first one
 
   /// Token blocks overlap if tokens do not divide evenly, so that no TMA box has rows beyond the
   /// tensor.
@@ -92,12 +95,12 @@ struct UnswappedCtaTile {
     const int block = static_cast<int>(blockIdx.x);
     UnswappedCtaTile cta;
     // The rank from blockIdx, which ptxas knows to be warp-uniform.
-    cta.token_block =
-        kWeightMulticast > 1 ? block % kWeightMulticast : block & (launch.token_blocks - 1);
+    cta.rank = kWeightMulticast > 1 ? block % kWeightMulticast : block & (launch.token_blocks - 1);
     cta.row =
         (kWeightMulticast > 1 ? block / kWeightMulticast : block >> (launch.token_blocks - 1)) *
         kRows;
-    cta.token = min(cta.token_block * launch.cta_tokens, p.tokens - launch.cta_tokens);
+    const int token_block = static_cast<int>(blockIdx.y) * launch.token_blocks + cta.rank;
+    cta.token = min(token_block * launch.cta_tokens, p.tokens - launch.cta_tokens);
     return cta;
   }
 };

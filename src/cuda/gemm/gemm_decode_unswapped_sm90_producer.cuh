@@ -34,8 +34,8 @@ __device__ __forceinline__ void copy_weights(const Gemm& p,
   const std::uint64_t policy = evict_first_policy();
   int k_tile = 0;
   if constexpr (kWeightMulticast > 1) {
-    k_tile = cta.token_block;
-    ring.slot = cta.token_block;
+    k_tile = cta.rank;
+    ring.slot = cta.rank;
   }
 #pragma unroll 1
   for (; k_tile < k_tiles; k_tile += kWeightMulticast) {

@@ -8,7 +8,7 @@ namespace {
 /// Whether the kernels that multiply with mma.sync in 16 splits take the router's shape.
 bool is_fast(const Route& p) {
   return !p.weight_f32 && p.groups == 1 && p.experts <= kFastExperts &&
-         p.hidden % kRouteStep == 0 && p.hidden >= kRouteSplitK * kRouteStep &&
+         p.hidden % kRouteStep == 0 && p.hidden >= kRouteSplitK * kRouteStep * kRouteFewSteps &&
          p.hidden <= kRouteSplitK * kRouteStep * kFastStepsMax && p.x_stride % 8 == 0 &&
          reinterpret_cast<std::uintptr_t>(p.x) % 16 == 0 &&
          reinterpret_cast<std::uintptr_t>(p.weight) % 16 == 0;
@@ -18,11 +18,8 @@ bool is_fast(const Route& p) {
 
 cudaError_t launch_route(const Route& p, cudaStream_t stream) {
   if (p.experts > kRouteExpertsMax || p.top_k > kRouteChoicesMax) return cudaErrorInvalidValue;
-  const int clusters = route_clusters_max();
-  if (clusters == 0 || !is_fast(p)) return launch_route_plain(p, stream);
+  if (!is_fast(p) || !route_has_clusters()) return launch_route_plain(p, stream);
   if (p.tokens >= kRouteMany) return launch_route_many(p, stream);
-  if (p.tokens > kRouteFew || p.hidden < kRouteSplitK * kRouteStep * kRouteFewSteps)
-    return launch_route_clusters(p, clusters, stream);
   return p.tokens == 1 ? launch_route_one(p, stream) : launch_route_few(p, stream);
 }
 

@@ -64,12 +64,14 @@ inline int route_row_elements(int hidden) {
   const int steps = (hidden / kRouteStep + kRouteSplitK - 1) / kRouteSplitK;
   return (steps + (steps + 1) % 2) * kRouteStep;
 }
+inline std::size_t route_row_bytes(int hidden) {
+  return static_cast<std::size_t>(route_row_elements(hidden)) * sizeof(Bf16);
+}
 /// Bytes of shared memory for `tokens` rows, and for the weights of steps beyond the `kept` ones,
 /// which stay in registers.
 inline std::size_t route_rows_bytes(int hidden, int tokens, int threads, int kept) {
   const int steps = (hidden / kRouteStep + kRouteSplitK - 1) / kRouteSplitK;
-  return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(route_row_elements(hidden)) *
-             sizeof(Bf16) +
+  return static_cast<std::size_t>(tokens) * route_row_bytes(hidden) +
          static_cast<std::size_t>(steps > kept ? steps - kept : 0) * 2 *
              static_cast<std::size_t>(threads) * 16;
 }

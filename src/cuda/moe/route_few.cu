@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router of 2 to 64 tokens, a decode step (contract: Backend::route), with the sums of
-// route.cuh.
+// The router of 2 to 1,919 tokens (contract: Backend::route), with the sums of route.cuh.
 //
-//   grid     1 to 3 clusters of 16 CTAs, each with up to 22 tokens. CTA r has split r of H
+//   grid     clusters of 16 CTAs: up to 64 tokens 1 to 3 with up to 22 tokens each, beyond as many
+//            as the GPU holds, or whole waves of them, with up to 64 each. CTA r has split r of H
 //   weights  a warp's 16 experts are in registers before the kernel waits for its predecessor. One
 //            CTA fills a multiprocessor; an H200 holds 7 clusters
 //   tokens   pass through shared memory. The CTA multiplies eight at a time, then each warp sends
 //            its 16 experts' sums, 64 bytes a token, to the CTA that owns the token
-//   choice   a CTA owns one token, or two, one for each half of its threads: route_top_k.cuh
+//   choice   a CTA owns up to two tokens, of 64 up to four; each half of its threads chooses for
+//            one at a time: route_top_k.cuh
 //   shared   FewPlan, the cluster's token rows, weights of steps beyond kKept
 //   bytes    weights once per cluster, from L2 after the first
 //
 // NOTE: after the wait every CTA runs one chain once. So each thread computes before the wait what
 // it needs after it (Prepared), in shared memory where registers would spill. Measured times:
 // docs/kernels/router.md.
+#include <algorithm>
+
+#include "base/arithmetic.h"
 #include "cuda/device/launch.cuh"
 #include "cuda/moe/route_top_k.cuh"
 
@@ -23,10 +27,13 @@ namespace {
 constexpr int kSplitK = kRouteSplitK;
 constexpr int kStep = kRouteStep;
 constexpr std::uint32_t kStepBytes = kStep * sizeof(Bf16);
-constexpr int kTile = 8;  // tokens multiplied at a time
-constexpr int kOwn = 2;   // tokens that a CTA owns at most
-constexpr int kThreadsMax = kOwn * kFastExperts;
-constexpr int kOwnBarrier = 1;     // the first of kOwn named barriers
+constexpr int kTile = 8;    // tokens multiplied at a time
+constexpr int kChosen = 2;  // tokens that a CTA chooses for at a time
+constexpr int kOwnFew = 2;  // tokens that a CTA owns at most
+constexpr int kOwnMany = 4;
+constexpr int kThreadsMax = kChosen * kFastExperts;
+constexpr std::size_t kSharedMax = 227 << 10;
+constexpr int kOwnBarrier = 1;     // the first of kChosen named barriers
 constexpr int kStageRow = 16 + 4;  // floats of a token's 16 experts, padded: no bank conflicts
 
 /// What a thread needs after the wait, as two vectors of 16 bytes.
@@ -46,16 +53,25 @@ union WarpPlan {
   alignas(16) float stage[kTile * kStageRow];
 };
 
+template <int kOwn>
 struct FewPlan {
   float received[kOwn][kSplitK][kFastExperts];  // [token][split]: sums of this CTA's tokens
-  CountingTopK choice[kOwn];
+  CountingTopK choice[kChosen];
   WarpPlan warps[kThreadsMax / 32];
   float nothing[kThreadsMax];  // multiply_by_zero()
   std::uint64_t barrier;
 };
 
+/// Where a token's sums go: the CTA that owns it, which has it as number `slot`.
+struct TokenOwner {
+  int rank;
+  int slot;
+};
+
 /// The tokens of a cluster, and which CTA owns which. With up to 16 tokens CTA r owns token r. With
-/// more, the first `doubled` CTAs own a second token.
+/// more, the first `doubled` CTAs own a second token; where CTAs own more than two, token t is CTA
+/// t % 16's.
+template <int kOwn>
 struct FewTokens {
   int first;
   int count;
@@ -73,14 +89,25 @@ struct FewTokens {
   }
   /// CTA `rank`'s token number `slot`.
   __device__ __forceinline__ int token_of(int rank, int slot) const {
+    if constexpr (kOwn > kOwnFew) return first + rank + slot * kSplitK;
     return first + rank + (slot > 0 ? kTile : rank < kTile ? 0 : doubled);
+  }
+  /// Who owns the cluster's token `token`.
+  __device__ __forceinline__ TokenOwner owner_of(int token) const {
+    if constexpr (kOwn > kOwnFew) return {token % kSplitK, token / kSplitK};
+    const bool second = token >= kTile && token < kTile + doubled;
+    return {second ? token - kTile : token < kTile ? token : token - doubled, second ? 1 : 0};
   }
 };
 
 /// Starts a thread's copies of token rows: the first tile as a group of its own, so that it can be
 /// multiplied before the others have arrived.
-__device__ __forceinline__ void fetch_tokens(
-    const Route& p, const FewTokens& tokens, const std::uint32_t (&fetch)[4], int rows, int row) {
+template <int kOwn>
+__device__ __forceinline__ void fetch_tokens(const Route& p,
+                                             const FewTokens<kOwn>& tokens,
+                                             const std::uint32_t (&fetch)[4],
+                                             int rows,
+                                             int row) {
   std::uint64_t from = static_cast<std::uint64_t>(fetch[1]) << 32U | fetch[0];
   std::uint32_t to = fetch[2];
   int token = static_cast<int>(fetch[3]);
@@ -138,9 +165,10 @@ __device__ __forceinline__ void multiply(float (&s)[2][4],
 /// Sends a warp's sums of a tile to the CTAs that own the tokens. NOTE: transposed in shared memory
 /// first, so that four neighbouring lanes send one token's 64 bytes. These cross between
 /// multiprocessors together; 16 bytes to four places would take as long each.
+template <int kOwn>
 __device__ __forceinline__ void send_sums(const float (&s)[2][4],
                                           float* stage,
-                                          const FewTokens& tokens,
+                                          const FewTokens<kOwn>& tokens,
                                           int tile,
                                           const RoutePlace& at,
                                           std::uint32_t send_to,
@@ -156,12 +184,11 @@ __device__ __forceinline__ void send_sums(const float (&s)[2][4],
   if (sent >= tokens.count) return;
   const float4 four =
       *reinterpret_cast<const float4*>(stage + at.lane / 4 * kStageRow + at.lane % 4 * 4);
-  const bool second = sent >= kTile && sent < kTile + tokens.doubled;
-  const auto to = static_cast<std::uint32_t>(second         ? sent - kTile
-                                             : sent < kTile ? sent
-                                                            : sent - tokens.doubled);
+  const TokenOwner owner = tokens.owner_of(sent);
+  const auto to = static_cast<std::uint32_t>(owner.rank);
   const std::uint32_t place =
-      send_to + (second ? static_cast<std::uint32_t>(sizeof FewPlan::received[0]) : 0);
+      send_to + static_cast<std::uint32_t>(owner.slot) *
+                    static_cast<std::uint32_t>(sizeof FewPlan<kOwn>::received[0]);
   st_async(map_shared_rank(place, to), four, map_shared_rank(barrier, to));
 }
 
@@ -178,8 +205,9 @@ __device__ __forceinline__ float multiply_by_zero(const uint4 (&kept)[kKept][2])
 }
 
 /// Computes before the wait what a thread does after it, and clears the choices.
+template <int kOwn>
 __device__ __forceinline__ void prepare(const Route& p,
-                                        const FewTokens& tokens,
+                                        const FewTokens<kOwn>& tokens,
                                         int tokens_each,
                                         int row,
                                         int begin,
@@ -187,7 +215,7 @@ __device__ __forceinline__ void prepare(const Route& p,
                                         int own_threads,
                                         const RoutePlace& at,
                                         Bf16* rows,
-                                        FewPlan& shared) {
+                                        FewPlan<kOwn>& shared) {
   const auto [thread, threads, warp, lane, group, quad, rank] = at;
   const int expert = thread % own_threads;
   const int token = thread / chunks;
@@ -205,19 +233,35 @@ __device__ __forceinline__ void prepare(const Route& p,
     reinterpret_cast<std::uint32_t*>(shared.choice)[i] = 0;
 }
 
+/// Adds the sums of the CTA's tokens `half`, `half` + 2, … of `owned`, and chooses their experts;
+/// `out`: where in p.ids those of the first begin.
+template <int kOwn>
+__device__ __forceinline__ void choose_for_tokens(
+    const Route& p, FewPlan<kOwn>& shared, int owned, int half, int out, const TopKThread& at) {
+#pragma unroll 1
+  for (int slot = half; slot < owned; slot += kChosen) {
+    reduce_split_k_and_choose(p, out, shared.received[slot], shared.choice[half], at);
+    if constexpr (kOwn <= kChosen) break;
+    out += kChosen * kSplitK * p.top_k;
+  }
+}
+
+template <int kOwn>
+constexpr std::size_t kPlanBytes = (sizeof(FewPlan<kOwn>) + 127) / 128 * 128;
+
 /// `tokens_each`: tokens of a cluster. `row`: route_row_elements(). Weights of kKept steps, which
 /// every split of H has, stay in registers, those of further steps in shared memory.
-template <int kThreads, int kKept>
+template <int kThreads, int kKept, int kOwn>
 __global__ void __launch_bounds__(kThreads, 1)
     route_few_kernel(const Route p, int tokens_each, int row) {
-  __shared__ FewPlan shared;
   // NOTE: aligned to 128 bytes: copies arrive by 32 bytes, and 16 bytes off a call takes 0.1 us
   // more.
   extern __shared__ __align__(128) std::uint8_t raw[];
-  auto* rows = reinterpret_cast<Bf16*>(raw);  // [tokens_each][row]
+  auto& shared = *reinterpret_cast<FewPlan<kOwn>*>(raw);
+  auto* rows = reinterpret_cast<Bf16*>(raw + kPlanBytes<kOwn>);  // [tokens_each][row]
   const RoutePlace at = route_place();
   const auto [thread, threads, warp, lane, group, quad, rank] = at;
-  const FewTokens tokens(p, tokens_each);
+  const FewTokens<kOwn> tokens(p, tokens_each);
   const int begin = split_k_begin(p.hidden, rank);
   const int steps = split_k_begin(p.hidden, rank + 1) - begin;
   const int owned = tokens.owned(rank);
@@ -248,7 +292,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     cp_async_16(beyond.low(i - kKept) + beyond.stride, high + i * kStep, 16);
   }
   const int own_threads = (p.experts + 31) / 32 * 32;
-  const int slot = thread / own_threads;
+  const int half = thread / own_threads;
   const int chunks = steps * kStep / 8;  // of a token's row, at most as many as threads
   const int fetch_rows = threads / chunks;
   prepare(p, tokens, tokens_each, row, begin, chunks, own_threads, at, rows, shared);
@@ -278,37 +322,69 @@ __global__ void __launch_bounds__(kThreads, 1)
     token = address_of(tile + 1);
     send_sums(s, shared.warps[warp].stage, tokens, tile, at, own[3], barrier);
   }
-  if (slot >= owned) return;  // nobody sends for these threads
+  if (half >= owned) return;  // nobody sends for these threads
   mbarrier_wait_cluster(barrier, 0);
-  reduce_split_k_and_choose(p, static_cast<int>(own[2]), shared.received[slot], shared.choice[slot],
-                            {.list = static_cast<int>(own[1]),
-                             .lane = lane,
-                             .barrier = kOwnBarrier + slot,
-                             .threads = own_threads,
-                             .bias = __uint_as_float(own[0])});
+  choose_for_tokens(p, shared, owned, half, static_cast<int>(own[2]),
+                    {.list = static_cast<int>(own[1]),
+                     .lane = lane,
+                     .barrier = kOwnBarrier + half,
+                     .threads = own_threads,
+                     .bias = __uint_as_float(own[0])});
 }
 
-using FewKernel = void (*)(const Route, int, int);
 constexpr int kFewThreads = 320;  // E <= 160
 constexpr int kWideSteps = 10;    // steps of a split: H >= 5120
-constexpr int kTokensEachMax = kOwn * kSplitK;
 
-/// The kernel, prepared for launch in clusters of 16; null if that fails.
-template <int kThreads, int kKept>
-FewKernel few_kernel() {
-  const FewKernel kernel = route_few_kernel<kThreads, kKept>;
-  static PerDevice prepared;
-  const cudaError_t ready = prepared.once([&] {
-    return allow_nonportable_clusters(
-        kernel, route_rows_bytes(kSplitK * kStep * kFastStepsMax, kTokensEachMax, kThreads, kKept));
-  });
-  return ready == cudaSuccess ? kernel : nullptr;
+/// A configuration of the kernel.
+struct FewKernel {
+  void (*kernel)(const Route, int, int) = nullptr;  // null: it cannot be launched
+  int kept = 0;                                     // steps
+  std::size_t plan_bytes = 0;
+  int clusters = 0;  // that the GPU holds at a time
+};
+
+/// How many clusters the GPU holds; 0: none.
+int resident_clusters(void (*kernel)(const Route, int, int), int threads) {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = kSplitK;
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(kSplitK);
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = kSharedMax;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int clusters = 0;
+  if (allow_nonportable_clusters(kernel, kSharedMax) == cudaSuccess &&
+      cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess)
+    return clusters;
+  static_cast<void>(cudaGetLastError());  // not the next launch's
+  return 0;
 }
 
-/// How many clusters a call uses. An H200 holds 7, and beyond 3 a call would wait for its
-/// predecessor's multiprocessors. Measured, us with 1, 2 and 3 clusters: 2.1, 2.0, 2.5 at 8 tokens;
-/// 2.6, 2.2, 2.6 at 16; 3.6, 2.6, 2.7 at 32; -, 3.6, 3.1 at 64. One up to 8 tokens, so that the
-/// next kernel finds more multiprocessors free.
+template <int kThreads, int kKept, int kOwn>
+FewKernel few_kernel() {
+  const auto kernel = route_few_kernel<kThreads, kKept, kOwn>;
+  static PerDevice resident;
+  const int clusters = resident.number([&] { return resident_clusters(kernel, kThreads); });
+  return {.kernel = clusters > 0 ? kernel : nullptr,
+          .kept = kKept,
+          .plan_bytes = kPlanBytes<kOwn>,
+          .clusters = clusters};
+}
+
+template <int kOwn>
+FewKernel few_kernel_of(const Route& p) {
+  if (p.experts > kFewThreads / kChosen) return few_kernel<kThreadsMax, kRouteFewSteps, kOwn>();
+  return p.hidden >= kSplitK * kStep * kWideSteps ? few_kernel<kFewThreads, kWideSteps, kOwn>()
+                                                  : few_kernel<kFewThreads, kRouteFewSteps, kOwn>();
+}
+
+/// How many clusters a call of up to 64 tokens uses. An H200 holds 7, and beyond 3 a call would
+/// wait for its predecessor's multiprocessors. Measured, us with 1, 2 and 3 clusters: 2.1, 2.0, 2.5
+/// at 8 tokens; 2.6, 2.2, 2.6 at 16; 3.6, 2.6, 2.7 at 32; -, 3.6, 3.1 at 64. One up to 8 tokens, so
+/// that the next kernel finds more multiprocessors free.
 int clusters_of(int tokens) {
   if (tokens <= kTile) return 1;
   return tokens <= 32 ? 2 : 3;
@@ -316,22 +392,26 @@ int clusters_of(int tokens) {
 
 }  // namespace
 
+bool route_has_clusters() {
+  return few_kernel<kThreadsMax, kRouteFewSteps, kOwnMany>().kernel != nullptr;
+}
+
 cudaError_t launch_route_few(const Route& p, cudaStream_t stream) {
-  const bool wide = p.hidden >= kSplitK * kStep * kWideSteps;
-  const bool small = p.experts <= kFewThreads / kOwn;
-  const FewKernel kernel = !small ? few_kernel<kThreadsMax, kRouteFewSteps>()
-                           : wide ? few_kernel<kFewThreads, kWideSteps>()
-                                  : few_kernel<kFewThreads, kRouteFewSteps>();
-  if (kernel == nullptr) return cudaErrorInvalidValue;
-  const int kept = small && wide ? kWideSteps : kRouteFewSteps;
-  const int threads = (p.experts + 31) / 32 * kOwn * 32;
   const auto tokens = static_cast<int>(p.tokens);
-  const int clusters = clusters_of(tokens);
-  const int each = (tokens + clusters - 1) / clusters;
+  const bool few = tokens <= kRouteFew;
+  const FewKernel of = few ? few_kernel_of<kOwnFew>(p) : few_kernel_of<kOwnMany>(p);
+  if (of.kernel == nullptr) return cudaErrorInvalidValue;
+  const int threads = (p.experts + 31) / 32 * kChosen * 32;
+  // Whole waves, and every cluster about as many tokens.
+  const std::size_t beside = of.plan_bytes + route_rows_bytes(p.hidden, 0, threads, of.kept);
+  const auto room = static_cast<int>((kSharedMax - beside) / route_row_bytes(p.hidden));
+  const int waves = ceil_div(tokens, of.clusters * std::min(room, kOwnMany * kSplitK));
+  const int each = ceil_div(tokens, few ? clusters_of(tokens) : waves * of.clusters);
   return launch_kernel(
-      kernel,
-      {dim3(static_cast<unsigned>(kSplitK * clusters)), dim3(static_cast<unsigned>(threads)),
-       route_rows_bytes(p.hidden, each, threads, kept), kSplitK},
+      of.kernel,
+      {dim3(static_cast<unsigned>(kSplitK * ceil_div(tokens, each))),
+       dim3(static_cast<unsigned>(threads)),
+       of.plan_bytes + route_rows_bytes(p.hidden, each, threads, of.kept), kSplitK},
       stream, p, each, route_row_elements(p.hidden));
 }
 

@@ -14,23 +14,20 @@ constexpr int kRouteSplitK = 16;   // splits of H, and CTAs of a cluster
 constexpr int kFastStepsMax = 16;  // of a split: H <= 8192
 constexpr int kFastExperts = 192;  // E at most
 
-constexpr std::int64_t kRouteFew = 64;     // tokens at most
+constexpr std::int64_t kRouteFew = 64;     // tokens at most of a decode step's clusters
 constexpr std::int64_t kRouteMany = 1920;  // tokens at least
 constexpr int kRouteFewSteps = 8;          // of a split at least: H >= 4096
 
 /// One token, H >= 4096.
 cudaError_t launch_route_one(const Route& parameters, cudaStream_t stream);
-/// Up to kRouteFew tokens, H >= 4096.
+/// Any number of tokens, H >= 4096; in waves of clusters if they are many.
 cudaError_t launch_route_few(const Route& parameters, cudaStream_t stream);
-/// Any number of tokens, by clusters of 16 CTAs, of which the GPU runs `clusters` at a time.
-cudaError_t launch_route_clusters(const Route& parameters, int clusters, cudaStream_t stream);
 /// From kRouteMany tokens on.
 cudaError_t launch_route_many(const Route& parameters, cudaStream_t stream);
 /// Any dtype, width, number of experts and groups.
 cudaError_t launch_route_plain(const Route& parameters, cudaStream_t stream);
 
-/// How many clusters of launch_route_clusters() the current GPU runs at a time; 0: it cannot run
-/// them.
-int route_clusters_max();
+/// Whether the current GPU runs launch_route_few(): clusters of 16 CTAs.
+bool route_has_clusters();
 
 }  // namespace koho::cuda

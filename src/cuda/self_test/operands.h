@@ -16,6 +16,7 @@ constexpr int kRows =
 constexpr int kColumns = 1088;  // more than four stages, the last one short
 constexpr int kTokens = 61;
 constexpr int kTokensTwo = 125;   // two token blocks of the unswapped kernel
+constexpr int kTokensFour = 251;  // four, or two of 128 tokens
 constexpr int kTokensMany = 256;  // two token blocks of the prefill kernel
 static_assert(kTokensMany >= kPrefillTokensMax + kTokens);
 constexpr int kOneCluster =

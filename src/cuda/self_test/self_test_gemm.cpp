@@ -150,16 +150,17 @@ Result<bool> SelfTest::linear_layer(const GemmCase& of) {
 }
 
 /// Every configuration of the unswapped kernel, most of which no layer of this shape chooses: one
-/// token block and two, both ways to the output, persistent CTAs.
+/// token block, two and four, both ways to the output, persistent CTAs.
 Result<bool> SelfTest::unswapped(const GemmCase& of) {
   bool all = true;
-  for (const int tokens : {self_test::kTokens, self_test::kTokensTwo}) {
+  for (const int tokens : {self_test::kTokens, self_test::kTokensTwo, self_test::kTokensFour}) {
     for (const Epilogue epilogue : {Epilogue::f32, Epilogue::bf16}) {
       Gemm p = of.gemm;
       p.tokens = tokens;
       p.split_k =
-          of.type == TileType::fp8 && tokens == self_test::kTokens && epilogue == Epilogue::f32 ? 2
-                                                                                                : 1;
+          of.type == TileType::fp8 && tokens != self_test::kTokensTwo && epilogue == Epilogue::f32
+              ? 2
+              : 1;
       if (epilogue == Epilogue::bf16) p.bias = of.bias.as<const Bf16>();
       set_epilogue(p, epilogue);
       for (DecodeGemmConfig config : unswapped_configs(p)) {
