@@ -50,7 +50,7 @@ function showRequests(rows) {
   $("ended-rows").replaceChildren(...(ended.length ? ended.map(endedRow)
     : [emptyRow($("only-failed").checked ? "No request has failed." : "No request has ended yet.", 10)]));
   $("running-count").textContent = rows.running.length || "";
-  $("ended-count").textContent = rows.ended.length ? `the last ${rows.ended.length}, ${failed.length} failed` : "";
+  $("ended-count").textContent = rows.ended.length ? `the last ${rows.ended.length}, ${failed.length} failed or cancelled` : "";
 }
 
 async function loadRequests() {
