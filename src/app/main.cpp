@@ -56,7 +56,7 @@ int refuse_usage(const std::string& message, const std::string& command) {
 constexpr std::pair<std::string_view, std::string_view> kPeerCommands[] = {
     {"run-batch", "batch"},     {"complete", "run --plain"}, {"generate", "run"},
     {"launch-server", "serve"}, {"llama-server", "serve"},   {"llama-cli", "chat"},
-    {"llama-bench", "bench"},   {"collect-env", "version"},  {"download", "inspect"}};
+    {"llama-bench", "bench"},   {"collect-env", "version"}};
 
 /// Names the nearest command, or all. Requires: `name` is none.
 Error unknown_command(std::string_view name) {

@@ -108,7 +108,7 @@ TEST(ServeCommand, ACheckRefusesWhatTheStartRefuses) {
       EXPECT_EQ(checked[0], '3') << checked;
     }
   }
-  // --check of a running configuration: the port is not checked.
+  // --check of a running configuration: a port that is taken is no error.
   Process server(serving());
   const std::uint16_t port = server.ready_port();
   ASSERT_NE(port, 0) << server.output();
@@ -117,6 +117,8 @@ TEST(ServeCommand, ACheckRefusesWhatTheStartRefuses) {
   Process check(std::move(flags));
   EXPECT_EQ(check.wait(), 0) << check.output();
   EXPECT_NE(check.output().find("max_model_len 2048 tokens (--max-model-len)"), std::string::npos)
+      << check.output();
+  EXPECT_NE(check.output().find("the server starts once the port is free"), std::string::npos)
       << check.output();
 }
 
