@@ -21,7 +21,7 @@ void BatchProgress::show(const BatchTotals& totals, std::size_t running, const L
                                               : -1.0;
   const double elapsed = std::chrono::duration<double>(now - begin_).count();
   bar_.show(done, done > 0.0 ? elapsed * (1.0 - done) / done : -1.0,
-            fmt::format("{} answered, {} refused, {} in work · {:.0f} tok/s", totals.answered,
+            fmt::format("{} answered, {} refused, {} running · {:.0f} tok/s", totals.answered,
                         totals.refused, running, rate));
   shown_ = now;
   generated_ = totals.generated_tokens;
