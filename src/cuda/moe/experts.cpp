@@ -23,6 +23,9 @@ constexpr std::int64_t kPrefillRowsPerExpert = 12;
 constexpr std::int64_t kPrefillRowsPerFewExperts = 24;
 constexpr std::int64_t kPrefillRowsPerThinExpert = 32;
 constexpr std::int64_t kFewExpertsMax = 40;  // that a rank has
+// Tokens from which on w2 overlaps w13 and the combine discards w2's rows. Below, the permutation
+// releases w13 at once (docs/kernels/experts.md).
+constexpr std::int64_t kOverlapTokens = 48;
 
 /// Divides the scratch memory; with a null base it only counts the bytes.
 class ScratchAllocator {
@@ -66,6 +69,8 @@ struct GroupScratch {
   std::int32_t* row_count;
   std::int32_t* token_block_count;
   ExpertTokenBlock* token_blocks;
+  std::uint32_t* rows_stored;  // [token_blocks_max]
+  std::int64_t token_blocks_max;
   Bf16* inner;  // [R, F]
   RowOutputs inner_rows;
   // [R, H]. In prefill the gathered rows of x lie here before: they are no wider, and the first
@@ -84,8 +89,10 @@ struct GroupScratch {
     permuted_row = scratch_memory.take<std::int32_t>(tokens * top_k);
     row_count = scratch_memory.take<std::int32_t>(1);
     token_block_count = scratch_memory.take<std::int32_t>(1);
-    token_blocks = scratch_memory.take<ExpertTokenBlock>(
-        expert_token_blocks_max(tokens, static_cast<int>(top_k), static_cast<int>(count), 8));
+    token_blocks_max =
+        expert_token_blocks_max(tokens, static_cast<int>(top_k), static_cast<int>(count), 8);
+    token_blocks = scratch_memory.take<ExpertTokenBlock>(token_blocks_max);
+    rows_stored = scratch_memory.take<std::uint32_t>(token_blocks_max);
     const std::int64_t stride =
         round_up<std::int64_t>(ffn, 16);  // rows of every dtype stay aligned
     inner = scratch_memory.take<Bf16>(rows_max * stride);
@@ -170,6 +177,8 @@ struct GroupKernels {
   int block_tokens;              // tokens that a token block has room for
   int row_tiles;                 // decode: weight tiles of a work tile
   bool interleave_token_blocks;  // decode: the blocks of an expert take each weight tile in turn
+  bool down_quantises;           // experts_down.cuh runs the down projection
+  bool down_overlaps;            // it starts on a token block when w13 has stored its rows
 };
 
 /// The outputs in permuted order, the shared expert's first.
@@ -227,11 +236,18 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
   constexpr std::int64_t kPairTokens = 16;
   const bool pairs =
       wgmma_ && group.gate_up.type == TileType::fp8 && tiles == 4 && roomy_tokens >= kPairTokens;
+  // One token meets few experts.
+  const std::int64_t met = call.single() ? top_k + 1 : count;
+  const bool down_quantises =
+      !prefill &&
+      takes_experts_down(group.down.parameters(), group.down.columns, met, tiles, wgmma_);
   return {.prefill = prefill,
           .token_tiles = tiles,
           .block_tokens = prefill ? kPrefillTokensMax : 8 * tiles,
           .row_tiles = pairs ? 2 : 1,
-          .interleave_token_blocks = down_fused_few && !shared && tiles == 1};
+          .interleave_token_blocks = down_fused_few && !shared && tiles == 1,
+          .down_quantises = down_quantises,
+          .down_overlaps = down_quantises && tokens >= kOverlapTokens};
 }
 
 Status CudaBackend::permute_group(const GroupCall& call,
@@ -250,7 +266,10 @@ Status CudaBackend::permute_group(const GroupCall& call,
        .permuted_row = s.permuted_row,
        .row_count = s.row_count,
        .token_blocks = s.token_blocks,
-       .token_block_count = s.token_block_count},
+       .token_block_count = s.token_block_count,
+       .rows_stored = s.rows_stored,
+       .rows_stored_count = kernels.down_overlaps ? static_cast<int>(s.token_blocks_max) : 0,
+       .releases_at_once = call.tokens < kOverlapTokens},
       stream_));
   return {};
 }
@@ -292,6 +311,7 @@ Status CudaBackend::multiply_gate_up(const GroupCall& call,
     p.first_block_expert = static_cast<int>(call.count);
     if (call.single()) call.prefetch_shared(p);
   }
+  if (kernels.down_overlaps) p.rows_stored = s.rows_stored;
   p.token_tiles = kernels.token_tiles;
   p.interleave_token_blocks = kernels.interleave_token_blocks;
   p.row_tiles = kernels.row_tiles;
@@ -316,11 +336,12 @@ Status CudaBackend::multiply_down(const GroupCall& call,
   d.row_tiles = d.type == TileType::fp8 ? kernels.row_tiles : 1;
   d.out = s.y;
   d.out_stride = down.rows;
-  // One token meets few experts.
-  const std::int64_t met = call.single() ? call.top_k() + 1 : call.count;
-  const bool quantises =
-      !kernels.prefill && takes_experts_down(d, down.columns, met, kernels.token_tiles, wgmma_);
-  if (down.type == TileType::bf16 || quantises) {
+  if (kernels.down_overlaps) {
+    constexpr std::int64_t kWarps = 4;  // that multiply a weight tile
+    d.rows_stored = s.rows_stored;
+    d.rows_stored_full = static_cast<std::uint32_t>(kWarps * call.group.gate_up.tiles);
+  }
+  if (down.type == TileType::bf16 || kernels.down_quantises) {
     d.x = reinterpret_cast<const std::uint8_t*>(s.inner);
     d.x_stride_bytes = 2 * stride;
     d.x_bytes = static_cast<int>(2 * down.columns);
@@ -340,7 +361,7 @@ Status CudaBackend::multiply_down(const GroupCall& call,
     d.x_scales = block ? s.inner_rows.block_scales : s.inner_rows.scales;
     d.x_scales_stride = s.inner_rows.block_scales_stride;
   }
-  if (!quantises)
+  if (!kernels.down_quantises)
     return kernels.prefill
                ? run_prefill_gemm(d, call.rows_max(), kernels.block_tokens, device_.multiprocessors)
                : run_grouped_decode_gemm(d);
@@ -439,6 +460,7 @@ Status CudaBackend::do_experts(TensorView out,
                                                     at));
     combine.shared = rows.y;
   }
+  combine.discards = tokens >= kOverlapTokens && weights.hidden % 256 == 0;
   KOHO_CUDA_TRY(launch_expert_combine(combine, stream_));
   return {};
 }
