@@ -5,7 +5,7 @@
 //   grid      persistent, two CTAs a multiprocessor; a CTA takes work tiles (token block, pair of
 //             weight tiles) by stride
 //   CTA       128 weight rows x up to 128 tokens, 4 warps of 64 x 64: weight tiles by two halves
-//             of the token block. The mainloop is compiled for 16, 32, 48, … 128 tokens
+//             of the token block. The mainloop is compiled for 32, 48, 64, … 128 tokens
 //   operands  e4m3 in shared memory as in device memory (core matrices), f16 in registers, exactly.
 //             64 x 64 is the warp tile with the fewest conversions an MMA, one. NOTE: mma.sync on
 //             e4m3 would be no faster: for sm_90a and sm_100f ptxas makes these conversions of it,
