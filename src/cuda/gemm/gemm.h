@@ -106,7 +106,27 @@ constexpr int kSplitKMax = 8;  // the largest cluster that every GPU can place
 cudaError_t launch_gemm_grouped_decode_portable(const Gemm& parameters,
                                                 int multiprocessors,
                                                 cudaStream_t stream);
-/// The same on wgmma. Compute capability 9.0 only.
+
+/// The prefill GEMM on mma.sync takes token blocks of up to kPortablePrefillTokensMax tokens, and
+/// multiplies them rounded up to a step.
+constexpr int kPortablePrefillTokensMax = 128;
+constexpr int kPortablePrefillTokenStep = 16;
+
+/// Whether launch_gemm_prefill_portable() takes `p`, once its rows of x are aligned to 16 bytes.
+inline bool prefill_portable_supports(const Gemm& p) {
+  return p.type == TileType::fp8 && p.epilogue != Epilogue::f32 && p.rows % 8 == 0 &&
+         p.out_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0 &&
+         (p.bias == nullptr || p.epilogue == Epilogue::bf16) && p.single_ids == nullptr;
+}
+
+/// A linear layer or experts of a prompt, on mma.sync (gemm_prefill_portable.cu). A row has the
+/// bits of launch_gemm_grouped_decode_portable(). Errors: cudaErrorInvalidValue for parameters that
+/// it does not support.
+cudaError_t launch_gemm_prefill_portable(const Gemm& parameters,
+                                         int multiprocessors,
+                                         cudaStream_t stream);
+
+/// The grouped decode GEMM on wgmma. Compute capability 9.0 only.
 cudaError_t launch_gemm_grouped_decode_sm90(const Gemm& parameters,
                                             int multiprocessors,
                                             cudaStream_t stream);

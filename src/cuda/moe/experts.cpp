@@ -22,6 +22,7 @@ namespace {
 constexpr std::int64_t kPrefillRowsPerExpert = 12;
 constexpr std::int64_t kPrefillRowsPerFewExperts = 24;
 constexpr std::int64_t kPrefillRowsPerThinExpert = 32;
+constexpr std::int64_t kPrefillRowsPerExpertPortable = 24;
 constexpr std::int64_t kFewExpertsMax = 40;  // that a rank has
 // Tokens from which on w2 overlaps w13 and the combine discards w2's rows. Below, the permutation
 // releases w13 at once (docs/kernels/experts.md).
@@ -172,10 +173,11 @@ struct GroupCall {
 
 /// Which kernels run the call, and how they divide it.
 struct GroupKernels {
-  bool prefill;                  // the prefill kernel on gathered rows; else a decode kernel
-  int token_tiles;               // decode: n8 tiles that a token block has room for
-  int block_tokens;              // tokens that a token block has room for
-  int row_tiles;                 // decode: weight tiles of a work tile
+  bool prefill;           // a prefill kernel, on wgmma on gathered rows; else a decode kernel
+  int token_tiles;        // decode: n8 tiles that a token block has room for
+  int block_tokens;       // tokens that a token block has room for
+  int block_tokens_step;  // of which an expert's token blocks but the last have multiples
+  int row_tiles;          // decode: weight tiles of a work tile
   bool interleave_token_blocks;  // decode: the blocks of an expert take each weight tile in turn
   bool down_quantises;           // experts_down.cuh runs the down projection
   bool down_overlaps;            // it starts on a token block when w13 has stored its rows
@@ -188,6 +190,16 @@ struct GroupRows {
 };
 
 namespace {
+
+/// Whether launch_gemm_prefill_portable() takes both GEMMs of `group`, whose outputs lie in scratch
+/// memory.
+bool takes_portable_prefill(const ExpertGroup& group) {
+  Gemm first = group.gate_up.parameters();
+  first.epilogue = Epilogue::silu_mul;
+  Gemm second = group.down.parameters();
+  second.out_stride = second.rows;
+  return prefill_portable_supports(first) && prefill_portable_supports(second);
+}
 
 std::int64_t expert_scratch_bytes(const PlacedExperts& placed,
                                   std::int64_t tokens,
@@ -229,8 +241,12 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
                                         ? kPrefillRowsPerThinExpert
                                     : count <= kFewExpertsMax ? kPrefillRowsPerFewExperts
                                                               : kPrefillRowsPerExpert;
-  const bool prefill = wgmma_ && routing != nullptr && tokens * top_k >= prefill_rows * experts &&
-                       fp8 && p.x_bytes % 16 == 0;
+  const std::int64_t pairs_wanted =
+      (wgmma_ ? prefill_rows : kPrefillRowsPerExpertPortable) * experts;
+  const std::int64_t all_pairs = routing != nullptr ? tokens * top_k : tokens;
+  const bool prefill = all_pairs >= pairs_wanted && fp8 &&
+                       (wgmma_ ? routing != nullptr && p.x_bytes % 16 == 0
+                               : prefill_portable_ && takes_portable_prefill(group));
   // Token rows of full blocks are a fair part of the L2 traffic. A work tile of two weight tiles
   // reads them once for both.
   constexpr std::int64_t kPairTokens = 16;
@@ -243,7 +259,12 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
       takes_experts_down(group.down.parameters(), group.down.columns, met, tiles, wgmma_);
   return {.prefill = prefill,
           .token_tiles = tiles,
-          .block_tokens = prefill ? kPrefillTokensMax : 8 * tiles,
+          .block_tokens = !prefill ? 8 * tiles
+                          : wgmma_ ? kPrefillTokensMax
+                                   : kPortablePrefillTokensMax,
+          .block_tokens_step = !prefill ? 8 * tiles
+                               : wgmma_ ? kPrefillTokenStep
+                                        : kPortablePrefillTokenStep,
           .row_tiles = pairs ? 2 : 1,
           .interleave_token_blocks = down_fused_few && !shared && tiles == 1,
           .down_quantises = down_quantises,
@@ -261,7 +282,7 @@ Status CudaBackend::permute_group(const GroupCall& call,
        .count = static_cast<int>(call.count),
        .shared = call.shared,
        .block_tokens = kernels.block_tokens,
-       .block_tokens_step = kernels.prefill ? kPrefillTokenStep : kernels.block_tokens,
+       .block_tokens_step = kernels.block_tokens_step,
        .rows = s.rows,
        .permuted_row = s.permuted_row,
        .row_count = s.row_count,
@@ -294,6 +315,16 @@ Status CudaBackend::gather_group(const GroupCall& call, const GroupScratch& s, G
   return {};
 }
 
+Status CudaBackend::run_group_gemm(const Gemm& p,
+                                   const GroupCall& call,
+                                   const GroupKernels& kernels) {
+  if (!kernels.prefill) return run_grouped_decode_gemm(p);
+  if (wgmma_)
+    return run_prefill_gemm(p, call.rows_max(), kernels.block_tokens, device_.multiprocessors);
+  KOHO_CUDA_TRY(launch_gemm_prefill_portable(p, device_.multiprocessors, stream_));
+  return {};
+}
+
 Status CudaBackend::multiply_gate_up(const GroupCall& call,
                                      const GroupKernels& kernels,
                                      const GroupScratch& s) {
@@ -301,7 +332,7 @@ Status CudaBackend::multiply_gate_up(const GroupCall& call,
   Gemm p = group.gate_up.parameters();
   set_activation(p, activation_for(call.x, group.gate_up.type));
   call.set_work(p, s);
-  if (kernels.prefill)
+  if (kernels.prefill && wgmma_)
     KOHO_TRY(gather_group(call, s, p));
   else if (call.single())
     p.single_row = true;
@@ -318,9 +349,7 @@ Status CudaBackend::multiply_gate_up(const GroupCall& call,
   p.out = s.inner;
   p.out_stride = call.inner_stride();
   p.epilogue = Epilogue::silu_mul;
-  return kernels.prefill
-             ? run_prefill_gemm(p, call.rows_max(), kernels.block_tokens, device_.multiprocessors)
-             : run_grouped_decode_gemm(p);
+  return run_group_gemm(p, call, kernels);
 }
 
 Status CudaBackend::multiply_down(const GroupCall& call,
@@ -361,10 +390,7 @@ Status CudaBackend::multiply_down(const GroupCall& call,
     d.x_scales = block ? s.inner_rows.block_scales : s.inner_rows.scales;
     d.x_scales_stride = s.inner_rows.block_scales_stride;
   }
-  if (!kernels.down_quantises)
-    return kernels.prefill
-               ? run_prefill_gemm(d, call.rows_max(), kernels.block_tokens, device_.multiprocessors)
-               : run_grouped_decode_gemm(d);
+  if (!kernels.down_quantises) return run_group_gemm(d, call, kernels);
   KOHO_CUDA_TRY(wgmma_ ? launch_experts_down_wgmma(d, device_.multiprocessors, stream_)
                        : launch_experts_down_portable(d, device_.multiprocessors, stream_));
   return {};
