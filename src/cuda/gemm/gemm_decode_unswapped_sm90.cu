@@ -14,7 +14,8 @@
 //            MMA warpgroup (wgmma m64nXk32) has 64 tokens; bf16: two share 64 tokens and have half
 //            of the rows each
 //   sums     the swap-AB kernel's bits. fp8: each stage of 256 bytes of K is summed by itself and
-//            added in f32, splits of K in their order. bf16: one chain of MMAs
+//            added in f32, splits of K in their order; block scales: each 128 bytes, scaled. bf16:
+//            one chain of MMAs
 //   output   fp8: from registers, or through the ring. bf16 (logits): through shared memory beside
 //            the ring, from where TMA stores it while the next block is multiplied
 //   shared   barriers and scales · ring of slots of kSlotWidth * (kRows + tokens) bytes · bf16: 36
@@ -32,6 +33,7 @@
 #include "base/arithmetic.h"
 #include "cuda/device/launch.cuh"
 #include "cuda/device/wgmma.cuh"
+#include "cuda/gemm/block_scales.cuh"
 #include "cuda/gemm/epilogue.cuh"
 #include "cuda/gemm/gemm_decode_unswapped_sm90_plan.cuh"
 #include "cuda/gemm/gemm_decode_unswapped_sm90_producer.cuh"
@@ -56,7 +58,8 @@ __global__ void __launch_bounds__(
   using Plan = UnswappedPlan<kType, kRows, kTileTokens, kSlotWidth, kCtasPerSm>;
   constexpr bool kWhole = Plan::kWhole;
   // Issues a stage's MMAs before it waits for the previous stage's, if registers have room.
-  constexpr bool kOverlapsMma = kTileTokens == 64 && kSlotWidth == kStageWidth;
+  constexpr bool kBlockScales = kType == TileType::fp8_block;
+  constexpr bool kOverlapsMma = !kBlockScales && kTileTokens == 64 && kSlotWidth == kStageWidth;
   constexpr int kCluster = kWeightMulticast * Plan::kTokenMulticast;
   constexpr int kTiles = Plan::kTiles;
   constexpr int kHalves = kStageWidth / kSlotWidth;
@@ -131,6 +134,8 @@ __global__ void __launch_bounds__(
     row_scales[thread] = row_scale(cta.row + thread);
     bias[thread] = row_bias(cta.row + thread);
   }
+  [[maybe_unused]] UnswappedBlockScales<kTiles> scales;
+  if constexpr (kBlockScales) scales.begin_weights(p, cta.row);
   wait_on_dependent_grids();
   if (launch.released_after < 0) launch_dependent_grids();
   if constexpr (kCluster > 1) cluster_wait();
@@ -158,6 +163,8 @@ __global__ void __launch_bounds__(
       next_scale = row_scale(cta.row + next_block + thread);
       next_bias = row_bias(cta.row + next_block + thread);
     }
+    if constexpr (kBlockScales)
+      scales.begin_tokens(p, min(token, p.tokens - 1), min(token + 8, p.tokens - 1));
     Sums<kTiles> sum = {};
     Sums<kWhole ? kTiles : 1> total = {};  // of the splits before
     {
@@ -181,6 +188,17 @@ __global__ void __launch_bounds__(
         }
         if (++oldest == Plan::kSlots) oldest = 0;
       };
+      // Multiplies 32 bytes of K from the slot at `at`.
+      const auto multiply = [&](Sums<kTiles>& partial, std::uint32_t at, int i, bool accumulate) {
+        wgmma<kType, Plan::kGroupRows>(
+            &partial[0][0],
+            advance_descriptor(advance_descriptor(rows, at),
+                               static_cast<std::uint32_t>(i / 4 * kTmaBoxBytes * Plan::kTokens +
+                                                          i % 4 * kTileWidthStep)),
+            advance_descriptor(advance_descriptor(weights, at),
+                               static_cast<std::uint32_t>(i) * 256U),
+            accumulate ? 1 : 0);
+      };
       // Issues the MMAs of a slot.
       const auto issue = [&](Sums<kTiles>& partial, bool accumulate) {
         mbarrier_wait(ring.full_barrier(), ring.phase);
@@ -188,14 +206,7 @@ __global__ void __launch_bounds__(
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < kSlotWidth / kTileWidthStep; ++i)
-          wgmma<kType, Plan::kGroupRows>(
-              &partial[0][0],
-              advance_descriptor(advance_descriptor(rows, at),
-                                 static_cast<std::uint32_t>(i / 4 * kTmaBoxBytes * Plan::kTokens +
-                                                            i % 4 * kTileWidthStep)),
-              advance_descriptor(advance_descriptor(weights, at),
-                                 static_cast<std::uint32_t>(i) * 256U),
-              accumulate || i > 0 ? 1 : 0);
+          multiply(partial, at, i, accumulate || i > 0);
         wgmma_commit_group();
         ring.advance();
       };
@@ -205,8 +216,8 @@ __global__ void __launch_bounds__(
       };
       int split = 1;
       int next_split = kWhole ? stages / p.split_k : 0;  // stage where the next split begins
-      // Adds a stage's sums. Where a split begins, the previous split's sums go to the total.
-      const auto add = [&](int stage, const Sums<kTiles>& partial) {
+      // Where a split begins, the previous split's sums go to the total.
+      const auto begin_stage = [&](int stage) {
         if (kWhole && stage == next_split) {
           ++split;
           next_split = stages * split / p.split_k;
@@ -218,6 +229,10 @@ __global__ void __launch_bounds__(
               sum[tile][i] = 0.0F;
             }
         }
+      };
+      // Adds a stage's sums.
+      const auto add = [&](int stage, const Sums<kTiles>& partial) {
+        begin_stage(stage);
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
@@ -228,7 +243,33 @@ __global__ void __launch_bounds__(
           }
       };
       int stage = 0;
-      if constexpr (kChained<kType>) {
+      if constexpr (kBlockScales) {
+        constexpr int kSteps = kBlockWidth / kTileWidthStep;
+#pragma unroll 1
+        for (; stage < stages; ++stage) {
+          const int four = stage % 2 * 2;  // the stage's first block among four
+          if (four == 0) scales.take(p, stage * 2);
+          begin_stage(stage);
+#pragma unroll
+          for (int block = 0; block < 2; ++block) {
+            Sums<kTiles> partial;
+            const bool begins_slot = kHalves > 1 || block == 0;
+            if (begins_slot) mbarrier_wait(ring.full_barrier(), ring.phase);
+            const auto at = static_cast<std::uint32_t>(ring.slot * Plan::kSlot);
+            wgmma_fence();
+#pragma unroll
+            for (int i = 0; i < kSteps; ++i)
+              multiply(partial, at, (begins_slot ? 0 : kSteps) + i, i > 0);
+            wgmma_commit_group();
+            wgmma_wait_group<0>();
+            if (kHalves > 1 || block == 1) {
+              release();
+              ring.advance();
+            }
+            scales.add(sum, partial, four + block);
+          }
+        }
+      } else if constexpr (kChained<kType>) {
 #pragma unroll 1
         for (int k_tile = 0; k_tile < stages * kHalves; ++k_tile) {
           issue(sum, true);
@@ -399,6 +440,7 @@ __global__ void __launch_bounds__(
     }
     if constexpr (Plan::kPersistent) {
       cta.row += next_block;
+      if constexpr (kBlockScales) scales.begin_weights(p, cta.row);
       row_scales = first_scales + (row_scales == first_scales ? Plan::kScales : 0);
       bias = row_scales + kRows;
       if (thread < kRows) {

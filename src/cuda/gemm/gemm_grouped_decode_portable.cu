@@ -94,7 +94,9 @@ struct MmaSyncMainloop {
             const int token =
                 min(tile * 8 + lane % 4 * 2 + i % 2, work_tile.count - 1) + work_tile.first;
             const int row = x_row_of(p, token);
-            sum[tile][i] += partial[tile][i] * block_scale(p, work_tile, block, i / 2, row);
+            sum[tile][i] = add_scaled_block(sum[tile][i], partial[tile][i],
+                                            weight_scale(p, work_tile, block, i / 2),
+                                            p.x_scales[row * p.x_scales_stride + block]);
           }
       }
     }

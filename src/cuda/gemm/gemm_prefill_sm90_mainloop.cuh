@@ -9,6 +9,7 @@
 #include "cuda/device/ptx.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "cuda/gemm/gemm_prefill_sm90_epilogue.cuh"
+#include "cuda/gemm/gemm_prefill_sm90_scales.cuh"
 #include "cuda/gemm/gemm_prefill_sm90_tiles.cuh"
 
 namespace koho::cuda::prefill {
@@ -30,11 +31,15 @@ __device__ void mma_warpgroups(const Gemm& p,
                                std::uint32_t full,
                                std::uint32_t empty,
                                std::uint32_t ring,
+                               [[maybe_unused]] ScaleRing<kTileTokens> scale_ring,
                                const EpilogueBuffer<kTileTokens>& buffer) {
   using Plan = PrefillPlan<kTileTokens>;
   const int warp = warp_index();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int rank = cta_rank();
+  constexpr bool kBlockScales = kType == TileType::fp8_block;
+  constexpr int kBlocks = kStageWidth / kBlockWidth;               // of a stage
+  constexpr int kUnit = kBlockScales ? kBlockWidth : kStageWidth;  // of K, summed by itself
   const int stages_all = (p.width_bytes + kStageWidth - 1) / kStageWidth;
   const auto release = [&](int slot) {
     const std::uint32_t barrier = empty + 8U * static_cast<std::uint32_t>(slot);
@@ -67,8 +72,8 @@ __device__ void mma_warpgroups(const Gemm& p,
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[tile][i] = 0.0F;
     };
-    const int whole = p.width_bytes / kStageWidth;
-    const int left = p.width_bytes - whole * kStageWidth;
+    const int whole = p.width_bytes / kUnit;
+    const int left = p.width_bytes - whole * kUnit;
     // Only MMAs into a fresh accumulator may start before the previous sums have left their
     // registers.
     if (pending && (kChained<kType> || !more || (whole == 0 && left != kTmaBoxBytes)))
@@ -97,6 +102,14 @@ __device__ void mma_warpgroups(const Gemm& p,
       for (int tile = 0; tile < static_cast<int>(std::size(partial)); ++tile)
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[tile][i] += partial[tile][i];
+    };
+    // The same for a block's sums.
+    [[maybe_unused]] const auto add_block = [&](const auto& partial) {
+      const BlockSums of(scale_ring, group);
+#pragma unroll
+      for (int tile = 0; tile < static_cast<int>(std::size(partial)); ++tile)
+        of.add(sum[tile], partial[tile], tile);
+      scale_ring.release();
     };
     const auto slot_full = [&] {
       mbarrier_wait(full + 8U * static_cast<std::uint32_t>(at.slot), at.phase);
@@ -141,6 +154,21 @@ __device__ void mma_warpgroups(const Gemm& p,
       at.advance();
       add(partial);
     };
+    // Multiplies a block of K into a fresh accumulator.
+    [[maybe_unused]] const auto run_block = [&](auto columns) {
+      float partial[decltype(columns)::value / 8][4];
+      slot_full();
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < kTmaBoxBytes / kTileWidthStep; ++i) step(partial, i, i > 0);
+      wgmma_commit_group();
+      if (pending) finish([] {});
+      scale_ring.wait_full();
+      wgmma_wait_group<0>();
+      release(at.slot);
+      at.advance();
+      add_block(partial);
+    };
     // The same into the work tile's sums (bf16).
     const auto chain = [&](auto halves) {
       constexpr int kHalves = decltype(halves)::value;
@@ -163,18 +191,26 @@ __device__ void mma_warpgroups(const Gemm& p,
       at.advance();
     };
     with_columns<kTileTokens>(width_index_of<kTileTokens>(work_tile), [&](auto columns) {
-      for (int stage = 0; stage < whole; ++stage) {
-        begin_split(stage);
-        if constexpr (kChained<kType>)
-          chain(std::integral_constant<int, 2>{});
-        else
-          run(columns, std::integral_constant<int, 2>{});
-      }
-      if (whole < stages_all) begin_split(whole);
-      if constexpr (kChained<kType>) {
-        if (left == kTmaBoxBytes) chain(std::integral_constant<int, 1>{});
+      if constexpr (kBlockScales) {
+        for (int block = 0; block < whole; ++block) {
+          if (block % kBlocks == 0) begin_split(block / kBlocks);
+          run_block(columns);
+        }
+        if (left > 0 && whole % kBlocks == 0) begin_split(whole / kBlocks);
       } else {
-        if (left == kTmaBoxBytes) run(columns, std::integral_constant<int, 1>{});
+        for (int stage = 0; stage < whole; ++stage) {
+          begin_split(stage);
+          if constexpr (kChained<kType>)
+            chain(std::integral_constant<int, 2>{});
+          else
+            run(columns, std::integral_constant<int, 2>{});
+        }
+        if (whole < stages_all) begin_split(whole);
+        if constexpr (kChained<kType>) {
+          if (left == kTmaBoxBytes) chain(std::integral_constant<int, 1>{});
+        } else {
+          if (left == kTmaBoxBytes) run(columns, std::integral_constant<int, 1>{});
+        }
       }
     });
     if (left > 0 && left != kTmaBoxBytes) {  // a shorter end of K, one MMA of full width at a time
@@ -195,7 +231,12 @@ __device__ void mma_warpgroups(const Gemm& p,
         release(at.slot);
         at.advance();
       }
-      if constexpr (!kChained<kType>) add(partial);
+      if constexpr (kBlockScales) {
+        scale_ring.wait_full();
+        add_block(partial);
+      } else if constexpr (!kChained<kType>) {
+        add(partial);
+      }
     }
     if constexpr (kSplitK) {
 #pragma unroll
