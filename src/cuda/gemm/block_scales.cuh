@@ -79,30 +79,32 @@ template <int kTiles>
 class UnswappedBlockScales {
  public:
   /// Begins the weight rows from `row` on. May precede the wait for the previous kernel.
-  __device__ __forceinline__ void begin_weights(const Gemm& p, int row) {
-    blocks_ = (p.width_bytes + kBlockWidth - 1) / kBlockWidth;
+  __device__ __forceinline__ void begin_weights(const Gemm& p, int row, int block = 0) {
+    const int blocks = num_blocks(p);
+    const float* from = p.block_scales + min(block + lane() % 4, blocks - 1);
 #pragma unroll
     for (int i = 0; i < kWeights; ++i) {
       const int group = min(row / 8 + i * 8 + lane() / 4, p.tiles * (kTileRows / 8) - 1);
-      weights_at_[i] = (group / (kTileRows / 8) * 2 + group % 2) * blocks_;
+      next_weights_[i] = from[(group / (kTileRows / 8) * 2 + group % 2) * blocks];
     }
-    load(p.block_scales, weights_at_, 0, next_weights_);
   }
-  /// `token` and `second` are rows of x, the lane's.
-  __device__ __forceinline__ void begin_tokens(const Gemm& p, int token, int second) {
-    tokens_at_[0] = token * static_cast<int>(p.x_scales_stride);
-    tokens_at_[1] = second * static_cast<int>(p.x_scales_stride);
-    load(p.x_scales, tokens_at_, 0, next_tokens_);
+  /// `token` is the lane's first row of x; the other is the eighth behind it.
+  __device__ __forceinline__ void begin_tokens(const Gemm& p, int token, int block = 0) {
+    const float* from = p.x_scales + min(block + lane() % 4, num_blocks(p) - 1);
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      next_tokens_[i] =
+          from[min(token + 8 * i, p.tokens - 1) * static_cast<int>(p.x_scales_stride)];
   }
   /// The next four blocks begin with `block`, a multiple of four.
-  __device__ __forceinline__ void take(const Gemm& p, int block) {
+  __device__ __forceinline__ void take(const Gemm& p, int row, int token, int block) {
 #pragma unroll
     for (int i = 0; i < kWeights; ++i) weights_[i] = next_weights_[i];
 #pragma unroll
     for (int i = 0; i < 2; ++i) tokens_[i] = next_tokens_[i];
-    if (block + 4 >= blocks_) return;
-    load(p.block_scales, weights_at_, block + 4, next_weights_);
-    load(p.x_scales, tokens_at_, block + 4, next_tokens_);
+    if (block + 4 >= num_blocks(p)) return;
+    begin_weights(p, row, block + 4);
+    begin_tokens(p, token, block + 4);
   }
   /// Adds the sums of block `of_four` of the four.
   __device__ __forceinline__ void add(float (&sum)[kTiles][4],
@@ -126,19 +128,10 @@ class UnswappedBlockScales {
   static __device__ __forceinline__ int lane() {
     return static_cast<int>(threadIdx.x) % 32;
   }
-  template <int kCount>
-  __device__ __forceinline__ void load(const float* scales,
-                                       const int (&at)[kCount],
-                                       int block,
-                                       float (&into)[kCount]) const {
-    const float* from = scales + min(block + lane() % 4, blocks_ - 1);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) into[i] = from[at[i]];
+  static __device__ __forceinline__ int num_blocks(const Gemm& p) {
+    return (p.width_bytes + kBlockWidth - 1) / kBlockWidth;
   }
 
-  int blocks_;
-  int weights_at_[kWeights];
-  int tokens_at_[2];
   float weights_[kWeights], next_weights_[kWeights];
   float tokens_[2], next_tokens_[2];
 };

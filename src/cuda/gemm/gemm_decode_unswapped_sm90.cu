@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(
                                  const UnswappedLaunch launch) {
   using Plan = UnswappedPlan<kType, kRows, kTileTokens, kSlotWidth, kCtasPerSm>;
   constexpr bool kWhole = Plan::kWhole;
-  // Issues a stage's MMAs before it waits for the previous stage's, if registers have room.
   constexpr bool kBlockScales = kType == TileType::fp8_block;
+  // Issues a stage's MMAs before it waits for the previous stage's, if registers have room.
   constexpr bool kOverlapsMma = !kBlockScales && kTileTokens == 64 && kSlotWidth == kStageWidth;
   constexpr int kCluster = kWeightMulticast * Plan::kTokenMulticast;
   constexpr int kTiles = Plan::kTiles;
@@ -163,8 +163,7 @@ __global__ void __launch_bounds__(
       next_scale = row_scale(cta.row + next_block + thread);
       next_bias = row_bias(cta.row + next_block + thread);
     }
-    if constexpr (kBlockScales)
-      scales.begin_tokens(p, min(token, p.tokens - 1), min(token + 8, p.tokens - 1));
+    if constexpr (kBlockScales) scales.begin_tokens(p, token);
     Sums<kTiles> sum = {};
     Sums<kWhole ? kTiles : 1> total = {};  // of the splits before
     {
@@ -188,17 +187,6 @@ __global__ void __launch_bounds__(
         }
         if (++oldest == Plan::kSlots) oldest = 0;
       };
-      // Multiplies 32 bytes of K from the slot at `at`.
-      const auto multiply = [&](Sums<kTiles>& partial, std::uint32_t at, int i, bool accumulate) {
-        wgmma<kType, Plan::kGroupRows>(
-            &partial[0][0],
-            advance_descriptor(advance_descriptor(rows, at),
-                               static_cast<std::uint32_t>(i / 4 * kTmaBoxBytes * Plan::kTokens +
-                                                          i % 4 * kTileWidthStep)),
-            advance_descriptor(advance_descriptor(weights, at),
-                               static_cast<std::uint32_t>(i) * 256U),
-            accumulate ? 1 : 0);
-      };
       // Issues the MMAs of a slot.
       const auto issue = [&](Sums<kTiles>& partial, bool accumulate) {
         mbarrier_wait(ring.full_barrier(), ring.phase);
@@ -206,7 +194,14 @@ __global__ void __launch_bounds__(
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < kSlotWidth / kTileWidthStep; ++i)
-          multiply(partial, at, i, accumulate || i > 0);
+          wgmma<kType, Plan::kGroupRows>(
+              &partial[0][0],
+              advance_descriptor(advance_descriptor(rows, at),
+                                 static_cast<std::uint32_t>(i / 4 * kTmaBoxBytes * Plan::kTokens +
+                                                            i % 4 * kTileWidthStep)),
+              advance_descriptor(advance_descriptor(weights, at),
+                                 static_cast<std::uint32_t>(i) * 256U),
+              accumulate || i > 0 ? 1 : 0);
         wgmma_commit_group();
         ring.advance();
       };
@@ -216,8 +211,9 @@ __global__ void __launch_bounds__(
       };
       int split = 1;
       int next_split = kWhole ? stages / p.split_k : 0;  // stage where the next split begins
-      // Where a split begins, the previous split's sums go to the total.
-      const auto begin_stage = [&](int stage) {
+      // Where a split begins, the previous split's sums go to the total. NOTE: add() has the same
+      // code, because ptxas allocates other registers if it calls this.
+      [[maybe_unused]] const auto begin_split = [&](int stage) {
         if (kWhole && stage == next_split) {
           ++split;
           next_split = stages * split / p.split_k;
@@ -230,9 +226,19 @@ __global__ void __launch_bounds__(
             }
         }
       };
-      // Adds a stage's sums.
+      // Adds a stage's sums, and begins a split.
       const auto add = [&](int stage, const Sums<kTiles>& partial) {
-        begin_stage(stage);
+        if (kWhole && stage == next_split) {
+          ++split;
+          next_split = stages * split / p.split_k;
+#pragma unroll
+          for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              total[kWhole ? tile : 0][i] += sum[tile][i];
+              sum[tile][i] = 0.0F;
+            }
+        }
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
@@ -248,18 +254,26 @@ __global__ void __launch_bounds__(
 #pragma unroll 1
         for (; stage < stages; ++stage) {
           const int four = stage % 2 * 2;  // the stage's first block among four
-          if (four == 0) scales.take(p, stage * 2);
-          begin_stage(stage);
+          if (four == 0) scales.take(p, cta.row, token, stage * 2);
+          begin_split(stage);
 #pragma unroll
           for (int block = 0; block < 2; ++block) {
             Sums<kTiles> partial;
-            const bool begins_slot = kHalves > 1 || block == 0;
-            if (begins_slot) mbarrier_wait(ring.full_barrier(), ring.phase);
+            const int in_slot = kHalves > 1 ? 0 : block;
+            if (in_slot == 0) mbarrier_wait(ring.full_barrier(), ring.phase);
             const auto at = static_cast<std::uint32_t>(ring.slot * Plan::kSlot);
             wgmma_fence();
 #pragma unroll
             for (int i = 0; i < kSteps; ++i)
-              multiply(partial, at, (begins_slot ? 0 : kSteps) + i, i > 0);
+              wgmma<kType, Plan::kGroupRows>(
+                  &partial[0][0],
+                  advance_descriptor(
+                      advance_descriptor(rows, at),
+                      static_cast<std::uint32_t>(in_slot * kTmaBoxBytes * Plan::kTokens +
+                                                 i * kTileWidthStep)),
+                  advance_descriptor(advance_descriptor(weights, at),
+                                     static_cast<std::uint32_t>(in_slot * kSteps + i) * 256U),
+                  i > 0 ? 1 : 0);
             wgmma_commit_group();
             wgmma_wait_group<0>();
             if (kHalves > 1 || block == 1) {

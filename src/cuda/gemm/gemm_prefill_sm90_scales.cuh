@@ -90,12 +90,10 @@ __device__ void produce_scales(const Gemm& p,
         ((static_cast<std::int64_t>(work_tile.expert) * p.tiles + min(tile, p.tiles - 1)) * 2 +
          lane % 2) *
             blocks;
-    const float* x[kEach];
+    int x[kEach];  // offsets of the lane's tokens
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
-      x[i] = p.x_scales +
-             static_cast<std::int64_t>(work_tile.first + min(lane + i * 32, work_tile.count - 1)) *
-                 x_stride;
+      x[i] = (work_tile.first + min(lane + i * 32, work_tile.count - 1)) * x_stride;
 #pragma unroll 1
     for (int first = 0; first < blocks; first += kFour) {
       float four[kEach][kFour];
@@ -103,14 +101,15 @@ __device__ void produce_scales(const Gemm& p,
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         if (vectors) {
-          const float4 loaded = *reinterpret_cast<const float4*>(x[i] + first);
+          const float4 loaded = *reinterpret_cast<const float4*>(p.x_scales + x[i] + first);
           four[i][0] = loaded.x;
           four[i][1] = loaded.y;
           four[i][2] = loaded.z;
           four[i][3] = loaded.w;
         } else {
 #pragma unroll
-          for (int k = 0; k < kFour; ++k) four[i][k] = x[i][min(first + k, blocks - 1)];
+          for (int k = 0; k < kFour; ++k)
+            four[i][k] = p.x_scales[x[i] + min(first + k, blocks - 1)];
         }
       }
       if (lane < 2 * kRowTiles)
