@@ -94,7 +94,7 @@ TEST(ChooseGemm, RunsGroupedDecodeOnOtherGpusAndCublasLtBeyond128Tokens) {
   EXPECT_EQ(choose_gemm(qkv_of(4096), kOther), GemmKernel::cublaslt);
 }
 
-/// A row has its decode bits in a prompt: of a weight whose K is split, prefill_128 adds the splits.
+/// A row has its decode bits in a prompt too: where K is split, prefill_128 adds the splits.
 TEST(ChooseGemm, RunsHoppersKernelsForBlockScales) {
   Gemm p = qkv_of(1, TileType::fp8_block);
   for (const int tokens : {1, 64, 128, 4096}) {

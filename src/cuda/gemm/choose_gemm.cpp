@@ -12,7 +12,8 @@ namespace {
 constexpr int kDecodeTokensMax = 128;  // up to here GEMMs are memory-bound, beyond compute-bound
 constexpr int kManyTiles = 200;        // of 64 weight rows: CTAs enough for every multiprocessor
 
-/// What prefill_192 and (with row scales) cuBLASLt take: an FP8 layer whose sides and rows suit 16-byte vectors.
+/// What prefill_192 and (with row scales) cuBLASLt take: an FP8 layer whose sides and rows suit
+/// 16-byte vectors.
 bool is_aligned_fp8_layer(const Gemm& p) {
   return p.type != TileType::bf16 && p.epilogue == Epilogue::bf16 && p.rows % 16 == 0 &&
          p.x_bytes % 16 == 0 && reinterpret_cast<std::uintptr_t>(p.x) % 16 == 0 &&

@@ -7,15 +7,15 @@
 //   roles    one producer warp copies weights (bulk copies of tiles, before it waits for the
 //            previous kernel) and token rows (TMA boxes of 128 bytes of K, swizzled), or two warps
 //            one each. One or two MMA warpgroups (wgmma m64nXk32) have half of the tokens each
-//   sums     fp8: each stage of 256 bytes of K is summed by itself and added in f32; block scales:
-//            each 128 bytes, scaled (block_scales.cuh). bf16: one chain of MMAs (kChained). The CTA
-//            that owns a weight row adds the splits' sums in rank order, through DSMEM. Neither
-//            depends on the number of tokens or on the configuration, so a row's bits do not
+//   sums     fp8: each stage of 256 bytes of K is summed by itself and added in f32. Block scales:
+//            each 128 bytes, scaled. bf16: one chain of MMAs (kChained). The CTA that owns a weight
+//            row adds the splits' sums in rank order, through DSMEM. Neither depends on the number
+//            of tokens or on the configuration, so a row's bits do not
 //   shared   barriers and scales · received sums · ring of slots of kSlotWidth * (64 + kTileTokens)
 //            bytes
 //   bytes    weights once from memory; tokens once per tile from L2
-//   files    gemm_decode_swap_ab_sm90_plan.cuh, _producer.cuh; here MMA warps, epilogue and
-//            launcher
+//   files    gemm_decode_swap_ab_sm90_plan.cuh, _producer.cuh, _blocks.cuh (the mainloop of block
+//            scales); here MMA warps, epilogue and launcher
 //
 // docs/kernels/gemm.md: when it runs, how fast, and what was tried.
 #include <algorithm>
@@ -24,8 +24,8 @@
 #include "cuda/device/launch.cuh"
 #include "cuda/device/ptx.cuh"
 #include "cuda/device/wgmma.cuh"
-#include "cuda/gemm/block_scales.cuh"
 #include "cuda/gemm/epilogue.cuh"
+#include "cuda/gemm/gemm_decode_swap_ab_sm90_blocks.cuh"
 #include "cuda/gemm/gemm_decode_swap_ab_sm90_plan.cuh"
 #include "cuda/gemm/gemm_decode_swap_ab_sm90_producer.cuh"
 #include "cuda/gemm/gemm_sm90.h"
@@ -100,11 +100,6 @@ __global__ void __launch_bounds__(SwapAbPlan<kTileTokens, kSlotWidth>::kThreadsM
   }
 
   // ---- the MMA warps
-  constexpr bool kBlockScales = kType == TileType::fp8_block;
-  constexpr int kBlocks = kStageWidth / kBlockWidth;         // of a stage
-  constexpr int kBlockSteps = kBlockWidth / kTileWidthStep;  // MMAs of a block
-  [[maybe_unused]] BlockScales<kEach> scales;
-  if constexpr (kBlockScales) scales.begin_weights(p, cta.block, cta.begin * kBlocks);
   for (int i = thread; i < kTileRows; i += kConsumers) {
     const int n = first_row + i;
     row_scales[i] = kType == TileType::fp8 && n < p.rows ? p.row_scales[n] : 1.0F;
@@ -116,10 +111,6 @@ __global__ void __launch_bounds__(SwapAbPlan<kTileTokens, kSlotWidth>::kThreadsM
     x_scales[i] = kType == TileType::fp8 && i < p.tokens ? p.x_scales[i] : 1.0F;
 
   const int first_tile = warp / 4 * kEach;
-  const auto row_of = [&](int tile) {
-    return min((first_tile + tile) * 8 + thread % 32 / 4, p.tokens - 1);
-  };
-  if constexpr (kBlockScales) scales.begin_tokens(p, cta.begin * kBlocks, row_of);
   float sum[kEach][4] = {};
   {
     const std::uint64_t weights = core_matrix_descriptor(ring.slots, 1024U);
@@ -167,50 +158,16 @@ __global__ void __launch_bounds__(SwapAbPlan<kTileTokens, kSlotWidth>::kThreadsM
       advance();
       return issued;
     };
-    // The same under block scales: a chain of MMAs for each block of K.
-    [[maybe_unused]] const auto issue_blocks = [&](float(*partials)[kEach][4]) {
-      const int issued = slot;
-      mbarrier_wait(ring.full + 8U * static_cast<std::uint32_t>(slot), phase);
-      wgmma_fence();
-#pragma unroll
-      for (int i = 0; i < kSlotWidth / kTileWidthStep; ++i) {
-        step(partials[i / kBlockSteps], i, i % kBlockSteps > 0);
-        if (i % kBlockSteps == kBlockSteps - 1) wgmma_commit_group();
-      }
-      advance();
-      return issued;
-    };
     const int whole_end = min(cta.end, p.width_bytes / kStageWidth);
-    if constexpr (kChained<kType>) {
+    if constexpr (kType == TileType::fp8_block) {
+      multiply_blocks<kTileTokens, kSlotWidth>(p, cta, ring, first_tile, weights, token_rows, sum);
+    } else if constexpr (kChained<kType>) {
       // NOTE: a warp releases a slot before it issues the next slot's MMAs. The other order held
       // the slot until the next one's bytes were there: 1 % slower.
       for (int k_tile = (whole_end - cta.begin) * kHalves; k_tile > 0; --k_tile) {
         const int issued = issue(sum, true);
         wgmma_wait_group<0>();
         release(issued);
-      }
-    } else if constexpr (kBlockScales) {
-      for (int stage = cta.begin; stage < whole_end; ++stage) {
-        const int four = (stage - cta.begin) % 2 * kBlocks;
-        if (four == 0) scales.take(p, stage * kBlocks, row_of);
-        if constexpr (kHalves == 1) {  // both chains at once
-          float partials[kBlocks][kEach][4];
-          const int issued = issue_blocks(partials);
-          wgmma_wait_group<1>();
-          scales.add(sum, partials[0], four);
-          wgmma_wait_group<0>();
-          release(issued);
-          scales.add(sum, partials[1], four + 1);
-        } else {
-#pragma unroll
-          for (int half = 0; half < kHalves; ++half) {
-            float partial[kEach][4];
-            const int issued = issue(partial, false);
-            wgmma_wait_group<0>();
-            release(issued);
-            scales.add(sum, partial, four + half);
-          }
-        }
       }
     } else {
       for (int stage = cta.begin; stage < whole_end; ++stage) {
@@ -227,12 +184,9 @@ __global__ void __launch_bounds__(SwapAbPlan<kTileTokens, kSlotWidth>::kThreadsM
         add(partial);
       }
     }
-    if (whole_end < cta.end) {  // the short stage at the end of K
+    if (kType != TileType::fp8_block && whole_end < cta.end) {  // the short stage at the end of K
       const int width = p.width_bytes - whole_end * kStageWidth;
       float partial[kEach][4] = {};
-      [[maybe_unused]] const int four = (whole_end - cta.begin) % 2 * kBlocks;
-      if constexpr (kBlockScales)
-        if (four == 0) scales.take(p, whole_end * kBlocks, row_of);
       for (int begin = 0; begin < width; begin += kSlotWidth) {
         mbarrier_wait(ring.full + 8U * static_cast<std::uint32_t>(slot), phase);
         const int steps = min(kSlotWidth, width - begin) / kTileWidthStep;
@@ -241,20 +195,15 @@ __global__ void __launch_bounds__(SwapAbPlan<kTileTokens, kSlotWidth>::kThreadsM
           wgmma_fence();
           if constexpr (kChained<kType>)
             step(sum, i, true);
-          else if constexpr (kBlockScales)
-            step(partial, i, i % kBlockSteps > 0);
           else
             step(partial, i, begin > 0 || i > 0);
           wgmma_commit_group();
           wgmma_wait_group<0>();
-          if constexpr (kBlockScales)
-            if (i % kBlockSteps == kBlockSteps - 1 || i == steps - 1)
-              scales.add(sum, partial, four + begin / kBlockWidth + i / kBlockSteps);
         }
         release(slot);
         advance();
       }
-      if constexpr (!kChained<kType> && !kBlockScales) add(partial);
+      if constexpr (!kChained<kType>) add(partial);
     }
   }
 

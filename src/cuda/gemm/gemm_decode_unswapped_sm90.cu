@@ -10,20 +10,15 @@
 //            rings beside this one's. Persistent configurations take several blocks of weight rows
 //            in turn. bf16: a cluster of two blocks' CTAs multicasts tokens (kTokenMulticast)
 //   roles    one producer warp copies weights in TMA boxes that become core matrices, before it
-//            waits for the previous kernel; another one token rows (128 bytes of K, swizzled). Each
-//            MMA warpgroup (wgmma m64nXk32) has 64 tokens; bf16: two share 64 tokens and have half
-//            of the rows each
-//   sums     the swap-AB kernel's bits. fp8: each stage of 256 bytes of K is summed by itself and
-//            added in f32, splits of K in their order; block scales: each 128 bytes, scaled. bf16:
-//            one chain of MMAs
+//            waits for the previous kernel; another one token rows (128 bytes of K, swizzled). An
+//            MMA warpgroup (wgmma m64nXk32) has 64 tokens; bf16: two share these, by rows
+//   sums     the swap-AB kernel's bits. fp8: 256 bytes of K (block scales: 128) are summed by
+//            themselves and added in f32, splits in their order. bf16: one chain of MMAs
 //   output   fp8: from registers, or through the ring. bf16 (logits): through shared memory beside
 //            the ring, from where TMA stores it while the next block is multiplied
-//   shared   barriers and scales · ring of slots of kSlotWidth * (kRows + tokens) bytes · bf16: 36
-//            KB of output
-//   bytes    weights once from memory, once per token block from L2; tokens once per block of rows
-//            from L2
-//   files    gemm_decode_unswapped_sm90_plan.cuh, _producer.cuh; here MMA warps, epilogue and
-//            launcher
+//   shared   barriers, scales · ring of slots of kSlotWidth * (kRows + tokens) bytes · bf16: output
+//   bytes    weights once from memory; they per token block, tokens per block of rows from L2
+//   files    gemm_decode_unswapped_sm90_plan.cuh, _producer.cuh, _blocks.cuh (block scales)
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
@@ -33,8 +28,8 @@
 #include "base/arithmetic.h"
 #include "cuda/device/launch.cuh"
 #include "cuda/device/wgmma.cuh"
-#include "cuda/gemm/block_scales.cuh"
 #include "cuda/gemm/epilogue.cuh"
+#include "cuda/gemm/gemm_decode_unswapped_sm90_blocks.cuh"
 #include "cuda/gemm/gemm_decode_unswapped_sm90_plan.cuh"
 #include "cuda/gemm/gemm_decode_unswapped_sm90_producer.cuh"
 #include "cuda/gemm/gemm_sm90.h"
@@ -57,9 +52,8 @@ __global__ void __launch_bounds__(
                                  const UnswappedLaunch launch) {
   using Plan = UnswappedPlan<kType, kRows, kTileTokens, kSlotWidth, kCtasPerSm>;
   constexpr bool kWhole = Plan::kWhole;
-  constexpr bool kBlockScales = kType == TileType::fp8_block;
   // Issues a stage's MMAs before it waits for the previous stage's, if registers have room.
-  constexpr bool kOverlapsMma = !kBlockScales && kTileTokens == 64 && kSlotWidth == kStageWidth;
+  constexpr bool kOverlapsMma = kTileTokens == 64 && kSlotWidth == kStageWidth;
   constexpr int kCluster = kWeightMulticast * Plan::kTokenMulticast;
   constexpr int kTiles = Plan::kTiles;
   constexpr int kHalves = kStageWidth / kSlotWidth;
@@ -134,8 +128,6 @@ __global__ void __launch_bounds__(
     row_scales[thread] = row_scale(cta.row + thread);
     bias[thread] = row_bias(cta.row + thread);
   }
-  [[maybe_unused]] UnswappedBlockScales<kTiles> scales;
-  if constexpr (kBlockScales) scales.begin_weights(p, cta.row);
   wait_on_dependent_grids();
   if (launch.released_after < 0) launch_dependent_grids();
   if constexpr (kCluster > 1) cluster_wait();
@@ -163,7 +155,6 @@ __global__ void __launch_bounds__(
       next_scale = row_scale(cta.row + next_block + thread);
       next_bias = row_bias(cta.row + next_block + thread);
     }
-    if constexpr (kBlockScales) scales.begin_tokens(p, token);
     Sums<kTiles> sum = {};
     Sums<kWhole ? kTiles : 1> total = {};  // of the splits before
     {
@@ -211,22 +202,7 @@ __global__ void __launch_bounds__(
       };
       int split = 1;
       int next_split = kWhole ? stages / p.split_k : 0;  // stage where the next split begins
-      // Where a split begins, the previous split's sums go to the total. NOTE: add() has the same
-      // code, because ptxas allocates other registers if it calls this.
-      [[maybe_unused]] const auto begin_split = [&](int stage) {
-        if (kWhole && stage == next_split) {
-          ++split;
-          next_split = stages * split / p.split_k;
-#pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              total[kWhole ? tile : 0][i] += sum[tile][i];
-              sum[tile][i] = 0.0F;
-            }
-        }
-      };
-      // Adds a stage's sums, and begins a split.
+      // Adds a stage's sums. Where a split begins, the previous split's sums go to the total.
       const auto add = [&](int stage, const Sums<kTiles>& partial) {
         if (kWhole && stage == next_split) {
           ++split;
@@ -249,40 +225,9 @@ __global__ void __launch_bounds__(
           }
       };
       int stage = 0;
-      if constexpr (kBlockScales) {
-        constexpr int kSteps = kBlockWidth / kTileWidthStep;
-#pragma unroll 1
-        for (; stage < stages; ++stage) {
-          const int four = stage % 2 * 2;  // the stage's first block among four
-          if (four == 0) scales.take(p, cta.row, token, stage * 2);
-          begin_split(stage);
-#pragma unroll
-          for (int block = 0; block < 2; ++block) {
-            Sums<kTiles> partial;
-            const int in_slot = kHalves > 1 ? 0 : block;
-            if (in_slot == 0) mbarrier_wait(ring.full_barrier(), ring.phase);
-            const auto at = static_cast<std::uint32_t>(ring.slot * Plan::kSlot);
-            wgmma_fence();
-#pragma unroll
-            for (int i = 0; i < kSteps; ++i)
-              wgmma<kType, Plan::kGroupRows>(
-                  &partial[0][0],
-                  advance_descriptor(
-                      advance_descriptor(rows, at),
-                      static_cast<std::uint32_t>(in_slot * kTmaBoxBytes * Plan::kTokens +
-                                                 i * kTileWidthStep)),
-                  advance_descriptor(advance_descriptor(weights, at),
-                                     static_cast<std::uint32_t>(in_slot * kSteps + i) * 256U),
-                  i > 0 ? 1 : 0);
-            wgmma_commit_group();
-            wgmma_wait_group<0>();
-            if (kHalves > 1 || block == 1) {
-              release();
-              ring.advance();
-            }
-            scales.add(sum, partial, four + block);
-          }
-        }
+      if constexpr (kType == TileType::fp8_block) {
+        multiply_blocks<Plan, kSlotWidth>(p, cta.row, token, weights, rows, ring, release, sum,
+                                          total);
       } else if constexpr (kChained<kType>) {
 #pragma unroll 1
         for (int k_tile = 0; k_tile < stages * kHalves; ++k_tile) {
@@ -454,7 +399,6 @@ __global__ void __launch_bounds__(
     }
     if constexpr (Plan::kPersistent) {
       cta.row += next_block;
-      if constexpr (kBlockScales) scales.begin_weights(p, cta.row);
       row_scales = first_scales + (row_scales == first_scales ? Plan::kScales : 0);
       bias = row_scales + kRows;
       if (thread < kRows) {

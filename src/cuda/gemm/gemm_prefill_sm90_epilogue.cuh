@@ -147,8 +147,8 @@ __device__ __forceinline__ std::uint32_t swiglu(std::uint32_t gate, std::uint32_
   return pack_bf16(silu_mul(low(gate), low(up)), silu_mul(high(gate), high(up)));
 }
 
-/// Stores eight adjacent columns from `n` on for the tokens of epilogue warp `writer`. kLanes lanes
-/// take one token of kWarps warps'; `read(token)` returns its columns. kInFlight tokens are in flight at once.
+/// Stores eight adjacent columns from `n` on for the tokens of epilogue warp `writer` of kWarps.
+/// kLanes lanes take one token; `read(token)` returns its columns. kInFlight tokens are in flight.
 template <int kLanes, int kInFlight, int kWarps, typename Read>
 __device__ __forceinline__ void write_columns(
     const Gemm& p, const PrefillWorkTile& work_tile, int writer, int n, const Read& read) {

@@ -3,7 +3,6 @@
 // hands the sums to the epilogue while the next work tile's first MMAs run.
 #pragma once
 
-#include <iterator>
 #include <type_traits>
 
 #include "cuda/device/ptx.cuh"
@@ -24,6 +23,15 @@ __device__ __forceinline__ void with_columns(int width_index, const Run& run) {
     with_columns<kTileTokens, kIndex - 1>(width_index, run);
 }
 
+template <int kSumTiles, int kTiles>
+__device__ __forceinline__ void add_sums(float (&sum)[kSumTiles][4],
+                                         const float (&partial)[kTiles][4]) {
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum[tile][i] += partial[tile][i];
+}
+
 template <TileType kType, int kTileTokens, bool kSplitK>
 __device__ void mma_warpgroups(const Gemm& p,
                                const PrefillTileScheduler& work,
@@ -37,9 +45,7 @@ __device__ void mma_warpgroups(const Gemm& p,
   const int warp = warp_index();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int rank = cta_rank();
-  constexpr bool kBlockScales = kType == TileType::fp8_block;
-  constexpr int kBlocks = kStageWidth / kBlockWidth;               // of a stage
-  constexpr int kUnit = kBlockScales ? kBlockWidth : kStageWidth;  // of K, summed by itself
+  constexpr int kStageSums = kType == TileType::fp8_block ? 2 : 1;
   const int stages_all = (p.width_bytes + kStageWidth - 1) / kStageWidth;
   const auto release = [&](int slot) {
     const std::uint32_t barrier = empty + 8U * static_cast<std::uint32_t>(slot);
@@ -72,8 +78,8 @@ __device__ void mma_warpgroups(const Gemm& p,
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[tile][i] = 0.0F;
     };
-    const int whole = p.width_bytes / kUnit;
-    const int left = p.width_bytes - whole * kUnit;
+    const int whole = p.width_bytes / (kStageWidth / kStageSums);
+    const int left = p.width_bytes - whole * (kStageWidth / kStageSums);
     // Only MMAs into a fresh accumulator may start before the previous sums have left their
     // registers.
     if (pending && (kChained<kType> || !more || (whole == 0 && left != kTmaBoxBytes)))
@@ -98,23 +104,14 @@ __device__ void mma_warpgroups(const Gemm& p,
         }
     };
     const auto add = [&](const auto& partial) {
-#pragma unroll
-      for (int tile = 0; tile < static_cast<int>(std::size(partial)); ++tile)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sum[tile][i] += partial[tile][i];
-    };
-    // The same for a block's sums.
-    [[maybe_unused]] const auto add_block = [&](const auto& partial) {
-      const BlockSums of(scale_ring, group);
-#pragma unroll
-      for (int tile = 0; tile < static_cast<int>(std::size(partial)); ++tile)
-        of.add(sum[tile], partial[tile], tile);
-      scale_ring.release();
+      if constexpr (kStageSums > 1)
+        add_block(scale_ring, group, sum, partial);
+      else
+        add_sums(sum, partial);
     };
     const auto slot_full = [&] {
       mbarrier_wait(full + 8U * static_cast<std::uint32_t>(at.slot), at.phase);
     };
-    // Multiplies 32 bytes of K from the slot.
     const auto step = [&]<int kTiles>(float(&partial)[kTiles][4], int i, bool accumulate) {
       const auto slot = static_cast<std::uint32_t>(at.slot * Plan::kStage);
       wgmma<kType, 8 * kTiles>(&partial[0][0],
@@ -154,21 +151,6 @@ __device__ void mma_warpgroups(const Gemm& p,
       at.advance();
       add(partial);
     };
-    // Multiplies a block of K into a fresh accumulator.
-    [[maybe_unused]] const auto run_block = [&](auto columns) {
-      float partial[decltype(columns)::value / 8][4];
-      slot_full();
-      wgmma_fence();
-#pragma unroll
-      for (int i = 0; i < kTmaBoxBytes / kTileWidthStep; ++i) step(partial, i, i > 0);
-      wgmma_commit_group();
-      if (pending) finish([] {});
-      scale_ring.wait_full();
-      wgmma_wait_group<0>();
-      release(at.slot);
-      at.advance();
-      add_block(partial);
-    };
     // The same into the work tile's sums (bf16).
     const auto chain = [&](auto halves) {
       constexpr int kHalves = decltype(halves)::value;
@@ -191,26 +173,19 @@ __device__ void mma_warpgroups(const Gemm& p,
       at.advance();
     };
     with_columns<kTileTokens>(width_index_of<kTileTokens>(work_tile), [&](auto columns) {
-      if constexpr (kBlockScales) {
-        for (int block = 0; block < whole; ++block) {
-          if (block % kBlocks == 0) begin_split(block / kBlocks);
-          run_block(columns);
-        }
-        if (left > 0 && whole % kBlocks == 0) begin_split(whole / kBlocks);
+      for (int i = 0; i < whole; ++i) {
+        if (i % kStageSums == 0) begin_split(i / kStageSums);
+        if constexpr (kChained<kType>)
+          chain(std::integral_constant<int, 2>{});
+        else
+          run(columns, std::integral_constant<int, 2 / kStageSums>{});
+      }
+      if (whole % kStageSums == 0 && whole / kStageSums < stages_all)
+        begin_split(whole / kStageSums);
+      if constexpr (kChained<kType>) {
+        if (left == kTmaBoxBytes) chain(std::integral_constant<int, 1>{});
       } else {
-        for (int stage = 0; stage < whole; ++stage) {
-          begin_split(stage);
-          if constexpr (kChained<kType>)
-            chain(std::integral_constant<int, 2>{});
-          else
-            run(columns, std::integral_constant<int, 2>{});
-        }
-        if (whole < stages_all) begin_split(whole);
-        if constexpr (kChained<kType>) {
-          if (left == kTmaBoxBytes) chain(std::integral_constant<int, 1>{});
-        } else {
-          if (left == kTmaBoxBytes) run(columns, std::integral_constant<int, 1>{});
-        }
+        if (kStageSums == 1 && left == kTmaBoxBytes) run(columns, std::integral_constant<int, 1>{});
       }
     });
     if (left > 0 && left != kTmaBoxBytes) {  // a shorter end of K, one MMA of full width at a time
@@ -231,12 +206,7 @@ __device__ void mma_warpgroups(const Gemm& p,
         release(at.slot);
         at.advance();
       }
-      if constexpr (kBlockScales) {
-        scale_ring.wait_full();
-        add_block(partial);
-      } else if constexpr (!kChained<kType>) {
-        add(partial);
-      }
+      if constexpr (!kChained<kType>) add(partial);
     }
     if constexpr (kSplitK) {
 #pragma unroll

@@ -46,24 +46,25 @@ struct ScaleRing : ScaleRingPlan<kTileTokens> {
   }
 };
 
-/// An MMA warp's scales of the ring's present slot.
-template <int kTileTokens>
-struct BlockSums {
-  const float* tokens;  // the lane's two of the first n8 tile
-  float2 weights;       // of the first and the second 8 of the warp's 16 rows
-
-  __device__ __forceinline__ BlockSums(const ScaleRing<kTileTokens>& ring, int group)
-      : tokens(ring.slot() + threadIdx.x % 4 * 2),
-        weights(*reinterpret_cast<const float2*>(ring.slot() + kTileTokens + group * 2)) {}
-
-  __device__ __forceinline__ void add(float (&sum)[4], const float (&partial)[4], int tile) const {
+/// Scales the sums of the ring's present slot and adds them; `group` is the weight tile's number.
+template <int kTileTokens, int kTiles>
+__device__ __forceinline__ void add_block(ScaleRing<kTileTokens>& ring,
+                                          int group,
+                                          float (&sum)[kTileTokens / 8][4],
+                                          const float (&partial)[kTiles][4]) {
+  ring.wait_full();
+  const float* tokens = ring.slot() + threadIdx.x % 4 * 2;
+  const float2 weights = *reinterpret_cast<const float2*>(ring.slot() + kTileTokens + group * 2);
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
     const float2 x = *reinterpret_cast<const float2*>(tokens + tile * 8);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      sum[i] = add_scaled_block(sum[i], partial[i], i / 2 == 0 ? weights.x : weights.y,
-                                i % 2 == 0 ? x.x : x.y);
+      sum[tile][i] = add_scaled_block(sum[tile][i], partial[tile][i],
+                                      i / 2 == 0 ? weights.x : weights.y, i % 2 == 0 ? x.x : x.y);
   }
-};
+  ring.release();
+}
 
 /// The warp that brings the scales of every work tile. A lane has every 32nd token and reads its
 /// scales of four blocks at a time.
