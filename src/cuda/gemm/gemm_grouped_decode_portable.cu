@@ -10,6 +10,8 @@ namespace {
 template <TileType kType, int kTiles>
 struct MmaSyncMainloop {
   static constexpr int kRowTiles = 1;  // of a work tile
+  static constexpr int kCtasPerSm =
+      kType == TileType::fp8_block && kTiles == 8 ? 1 : GroupedDecodePlan<kTiles, 1>::kCtasPerSm;
 
   float sum[kTiles][4] = {};
 

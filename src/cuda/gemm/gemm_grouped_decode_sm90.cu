@@ -27,6 +27,7 @@ template <TileType kType, int kTiles, int kTilesOfItem>
 struct WgmmaTileMainloop
     : std::conditional_t<kType == TileType::fp8_block, OfBlockScales<kTiles>, Nothing> {
   static constexpr int kRowTiles = kTilesOfItem;
+  static constexpr int kCtasPerSm = GroupedDecodePlan<kTiles, 1>::kCtasPerSm;
   static constexpr int kSlotWidth = GroupedDecodePlan<kTiles, kRowTiles>::kSlotWidth;
 
   float sum[kTiles][4] = {};
@@ -180,8 +181,8 @@ cudaError_t launch_gemm_grouped_decode_sm90(const Gemm& p,
     return launch_grouped_decode_config<MultiplyPairs, TileType::fp8, 4>(p, multiprocessors,
                                                                          stream);
   }
-  // NOTE: no blocks of 9 to 16 tokens but for fp8_block: gemm_decode_swap_ab_sm90.cu runs such
-  // linear layers, and experts have blocks of 8 or of 32 and more.
+  // NOTE: no blocks of 9 to 16 tokens: gemm_decode_swap_ab_sm90.cu runs such linear layers, and
+  // experts have blocks of 8 or of 32 and more.
   return launch_grouped_decode<WgmmaMainloop, false>(p, multiprocessors, stream);
 }
 
