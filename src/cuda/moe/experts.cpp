@@ -61,6 +61,12 @@ bool takes_experts_down(
          columns % 8 == 0 && p.rows % 4 == 0 && p.bias == nullptr;
 }
 
+/// Scales of a gathered token row.
+std::int64_t gathered_scales_of(const TiledWeights& gate_up) {
+  return gate_up.type == TileType::fp8_block ? ceil_div<std::int64_t>(gate_up.columns, kQuantBlock)
+                                             : 1;
+}
+
 }  // namespace
 
 /// The intermediate tensors of one expert group, in scratch memory. R = token-expert pairs.
@@ -77,7 +83,7 @@ struct GroupScratch {
   // [R, H]. In prefill the gathered rows of x lie here before: they are no wider, and the first
   // GEMM has read them when the second one writes y.
   Bf16* y;
-  float* gathered_scales;  // [R]
+  float* gathered_scales;  // [R], or under block scales [R, blocks of H]
 
   GroupScratch(ScratchAllocator& scratch_memory,
                std::int64_t tokens,
@@ -109,7 +115,7 @@ struct GroupScratch {
           scratch_memory.take<float>(rows_max * inner_rows.block_scales_stride);
     }
     y = scratch_memory.take<Bf16>(rows_max * group.down.rows);
-    gathered_scales = scratch_memory.take<float>(rows_max);
+    gathered_scales = scratch_memory.take<float>(rows_max * gathered_scales_of(group.gate_up));
   }
 };
 
@@ -244,9 +250,10 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
   const std::int64_t pairs_wanted =
       (wgmma_ ? prefill_rows : kPrefillRowsPerExpertPortable) * experts;
   const std::int64_t all_pairs = routing != nullptr ? tokens * top_k : tokens;
-  const bool prefill = all_pairs >= pairs_wanted && fp8 &&
-                       (wgmma_ ? routing != nullptr && p.x_bytes % 16 == 0
-                               : prefill_portable_ && takes_portable_prefill(group));
+  const bool has_scales = group.gate_up.type != TileType::bf16 && group.down.type != TileType::bf16;
+  const bool prefill = all_pairs >= pairs_wanted &&
+                       (wgmma_ ? routing != nullptr && has_scales && p.x_bytes % 16 == 0
+                               : prefill_portable_ && fp8 && takes_portable_prefill(group));
   // Token rows of full blocks are a fair part of the L2 traffic. A work tile of two weight tiles
   // reads them once for both.
   constexpr std::int64_t kPairTokens = 16;
@@ -297,21 +304,25 @@ Status CudaBackend::permute_group(const GroupCall& call,
 
 Status CudaBackend::gather_group(const GroupCall& call, const GroupScratch& s, Gemm& p) {
   auto* gathered = reinterpret_cast<std::uint8_t*>(s.y);
+  const auto scales = static_cast<int>(gathered_scales_of(call.group.gate_up));
   KOHO_CUDA_TRY(launch_expert_gather({.out = gathered,
                                       .out_stride_bytes = p.x_bytes,
                                       .out_scales = s.gathered_scales,
                                       .x = p.x,
                                       .x_stride_bytes = p.x_stride_bytes,
                                       .x_scales = p.x_scales,
+                                      .x_scales_stride = p.x_scales_stride,
                                       .permuted_row = s.permuted_row,
                                       .tokens = call.tokens,
                                       .top_k = static_cast<int>(call.top_k()),
                                       .shared = call.shared,
-                                      .row_bytes = p.x_bytes},
+                                      .row_bytes = p.x_bytes,
+                                      .row_scales = scales},
                                      stream_));
   p.x = gathered;
   p.x_stride_bytes = p.x_bytes;
   p.x_scales = s.gathered_scales;
+  p.x_scales_stride = scales;
   return {};
 }
 
