@@ -22,7 +22,11 @@ namespace {
 constexpr std::int64_t kPrefillRowsPerExpert = 12;
 constexpr std::int64_t kPrefillRowsPerFewExperts = 24;
 constexpr std::int64_t kPrefillRowsPerThinExpert = 32;
+constexpr std::int64_t kPrefillRowsPerExpertPortable = 24;
 constexpr std::int64_t kFewExpertsMax = 40;  // that a rank has
+// Tokens from which on w2 overlaps w13 and the combine discards w2's rows. Below, the permutation
+// releases w13 at once (docs/kernels/experts.md).
+constexpr std::int64_t kOverlapTokens = 48;
 
 /// Divides the scratch memory; with a null base it only counts the bytes.
 class ScratchAllocator {
@@ -66,6 +70,8 @@ struct GroupScratch {
   std::int32_t* row_count;
   std::int32_t* token_block_count;
   ExpertTokenBlock* token_blocks;
+  std::uint32_t* rows_stored;  // [token_blocks_max]
+  std::int64_t token_blocks_max;
   Bf16* inner;  // [R, F]
   RowOutputs inner_rows;
   // [R, H]. In prefill the gathered rows of x lie here before: they are no wider, and the first
@@ -84,8 +90,10 @@ struct GroupScratch {
     permuted_row = scratch_memory.take<std::int32_t>(tokens * top_k);
     row_count = scratch_memory.take<std::int32_t>(1);
     token_block_count = scratch_memory.take<std::int32_t>(1);
-    token_blocks = scratch_memory.take<ExpertTokenBlock>(
-        expert_token_blocks_max(tokens, static_cast<int>(top_k), static_cast<int>(count), 8));
+    token_blocks_max =
+        expert_token_blocks_max(tokens, static_cast<int>(top_k), static_cast<int>(count), 8);
+    token_blocks = scratch_memory.take<ExpertTokenBlock>(token_blocks_max);
+    rows_stored = scratch_memory.take<std::uint32_t>(token_blocks_max);
     const std::int64_t stride =
         round_up<std::int64_t>(ffn, 16);  // rows of every dtype stay aligned
     inner = scratch_memory.take<Bf16>(rows_max * stride);
@@ -165,11 +173,14 @@ struct GroupCall {
 
 /// Which kernels run the call, and how they divide it.
 struct GroupKernels {
-  bool prefill;                  // the prefill kernel on gathered rows; else a decode kernel
-  int token_tiles;               // decode: n8 tiles that a token block has room for
-  int block_tokens;              // tokens that a token block has room for
-  int row_tiles;                 // decode: weight tiles of a work tile
+  bool prefill;           // a prefill kernel, on wgmma on gathered rows; else a decode kernel
+  int token_tiles;        // decode: n8 tiles that a token block has room for
+  int block_tokens;       // tokens that a token block has room for
+  int block_tokens_step;  // of which an expert's token blocks but the last have multiples
+  int row_tiles;          // decode: weight tiles of a work tile
   bool interleave_token_blocks;  // decode: the blocks of an expert take each weight tile in turn
+  bool down_quantises;           // experts_down.cuh runs the down projection
+  bool down_overlaps;            // it starts on a token block when w13 has stored its rows
 };
 
 /// The outputs in permuted order, the shared expert's first.
@@ -179,6 +190,16 @@ struct GroupRows {
 };
 
 namespace {
+
+/// Whether launch_gemm_prefill_portable() takes both GEMMs of `group`, whose outputs lie in scratch
+/// memory.
+bool takes_portable_prefill(const ExpertGroup& group) {
+  Gemm first = group.gate_up.parameters();
+  first.epilogue = Epilogue::silu_mul;
+  Gemm second = group.down.parameters();
+  second.out_stride = second.rows;
+  return prefill_portable_supports(first) && prefill_portable_supports(second);
+}
 
 std::int64_t expert_scratch_bytes(const PlacedExperts& placed,
                                   std::int64_t tokens,
@@ -220,18 +241,34 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
                                         ? kPrefillRowsPerThinExpert
                                     : count <= kFewExpertsMax ? kPrefillRowsPerFewExperts
                                                               : kPrefillRowsPerExpert;
-  const bool prefill = wgmma_ && routing != nullptr && tokens * top_k >= prefill_rows * experts &&
-                       fp8 && p.x_bytes % 16 == 0;
+  const std::int64_t pairs_wanted =
+      (wgmma_ ? prefill_rows : kPrefillRowsPerExpertPortable) * experts;
+  const std::int64_t all_pairs = routing != nullptr ? tokens * top_k : tokens;
+  const bool prefill = all_pairs >= pairs_wanted && fp8 &&
+                       (wgmma_ ? routing != nullptr && p.x_bytes % 16 == 0
+                               : prefill_portable_ && takes_portable_prefill(group));
   // Token rows of full blocks are a fair part of the L2 traffic. A work tile of two weight tiles
   // reads them once for both.
   constexpr std::int64_t kPairTokens = 16;
   const bool pairs =
       wgmma_ && group.gate_up.type == TileType::fp8 && tiles == 4 && roomy_tokens >= kPairTokens;
+  // One token meets few experts.
+  const std::int64_t met = call.single() ? top_k + 1 : count;
+  const bool down_quantises =
+      !prefill &&
+      takes_experts_down(group.down.parameters(), group.down.columns, met, tiles, wgmma_);
   return {.prefill = prefill,
           .token_tiles = tiles,
-          .block_tokens = prefill ? kPrefillTokensMax : 8 * tiles,
+          .block_tokens = !prefill ? 8 * tiles
+                          : wgmma_ ? kPrefillTokensMax
+                                   : kPortablePrefillTokensMax,
+          .block_tokens_step = !prefill ? 8 * tiles
+                               : wgmma_ ? kPrefillTokenStep
+                                        : kPortablePrefillTokenStep,
           .row_tiles = pairs ? 2 : 1,
-          .interleave_token_blocks = down_fused_few && !shared && tiles == 1};
+          .interleave_token_blocks = down_fused_few && !shared && tiles == 1,
+          .down_quantises = down_quantises,
+          .down_overlaps = down_quantises && tokens >= kOverlapTokens};
 }
 
 Status CudaBackend::permute_group(const GroupCall& call,
@@ -245,12 +282,15 @@ Status CudaBackend::permute_group(const GroupCall& call,
        .count = static_cast<int>(call.count),
        .shared = call.shared,
        .block_tokens = kernels.block_tokens,
-       .block_tokens_step = kernels.prefill ? kPrefillTokenStep : kernels.block_tokens,
+       .block_tokens_step = kernels.block_tokens_step,
        .rows = s.rows,
        .permuted_row = s.permuted_row,
        .row_count = s.row_count,
        .token_blocks = s.token_blocks,
-       .token_block_count = s.token_block_count},
+       .token_block_count = s.token_block_count,
+       .rows_stored = s.rows_stored,
+       .rows_stored_count = kernels.down_overlaps ? static_cast<int>(s.token_blocks_max) : 0,
+       .releases_at_once = call.tokens < kOverlapTokens},
       stream_));
   return {};
 }
@@ -275,6 +315,16 @@ Status CudaBackend::gather_group(const GroupCall& call, const GroupScratch& s, G
   return {};
 }
 
+Status CudaBackend::run_group_gemm(const Gemm& p,
+                                   const GroupCall& call,
+                                   const GroupKernels& kernels) {
+  if (!kernels.prefill) return run_grouped_decode_gemm(p);
+  if (wgmma_)
+    return run_prefill_gemm(p, call.rows_max(), kernels.block_tokens, device_.multiprocessors);
+  KOHO_CUDA_TRY(launch_gemm_prefill_portable(p, device_.multiprocessors, stream_));
+  return {};
+}
+
 Status CudaBackend::multiply_gate_up(const GroupCall& call,
                                      const GroupKernels& kernels,
                                      const GroupScratch& s) {
@@ -282,7 +332,7 @@ Status CudaBackend::multiply_gate_up(const GroupCall& call,
   Gemm p = group.gate_up.parameters();
   set_activation(p, activation_for(call.x, group.gate_up.type));
   call.set_work(p, s);
-  if (kernels.prefill)
+  if (kernels.prefill && wgmma_)
     KOHO_TRY(gather_group(call, s, p));
   else if (call.single())
     p.single_row = true;
@@ -292,15 +342,14 @@ Status CudaBackend::multiply_gate_up(const GroupCall& call,
     p.first_block_expert = static_cast<int>(call.count);
     if (call.single()) call.prefetch_shared(p);
   }
+  if (kernels.down_overlaps) p.rows_stored = s.rows_stored;
   p.token_tiles = kernels.token_tiles;
   p.interleave_token_blocks = kernels.interleave_token_blocks;
   p.row_tiles = kernels.row_tiles;
   p.out = s.inner;
   p.out_stride = call.inner_stride();
   p.epilogue = Epilogue::silu_mul;
-  return kernels.prefill
-             ? run_prefill_gemm(p, call.rows_max(), kernels.block_tokens, device_.multiprocessors)
-             : run_grouped_decode_gemm(p);
+  return run_group_gemm(p, call, kernels);
 }
 
 Status CudaBackend::multiply_down(const GroupCall& call,
@@ -316,11 +365,12 @@ Status CudaBackend::multiply_down(const GroupCall& call,
   d.row_tiles = d.type == TileType::fp8 ? kernels.row_tiles : 1;
   d.out = s.y;
   d.out_stride = down.rows;
-  // One token meets few experts.
-  const std::int64_t met = call.single() ? call.top_k() + 1 : call.count;
-  const bool quantises =
-      !kernels.prefill && takes_experts_down(d, down.columns, met, kernels.token_tiles, wgmma_);
-  if (down.type == TileType::bf16 || quantises) {
+  if (kernels.down_overlaps) {
+    constexpr std::int64_t kWarps = 4;  // that multiply a weight tile
+    d.rows_stored = s.rows_stored;
+    d.rows_stored_full = static_cast<std::uint32_t>(kWarps * call.group.gate_up.tiles);
+  }
+  if (down.type == TileType::bf16 || kernels.down_quantises) {
     d.x = reinterpret_cast<const std::uint8_t*>(s.inner);
     d.x_stride_bytes = 2 * stride;
     d.x_bytes = static_cast<int>(2 * down.columns);
@@ -340,10 +390,7 @@ Status CudaBackend::multiply_down(const GroupCall& call,
     d.x_scales = block ? s.inner_rows.block_scales : s.inner_rows.scales;
     d.x_scales_stride = s.inner_rows.block_scales_stride;
   }
-  if (!quantises)
-    return kernels.prefill
-               ? run_prefill_gemm(d, call.rows_max(), kernels.block_tokens, device_.multiprocessors)
-               : run_grouped_decode_gemm(d);
+  if (!kernels.down_quantises) return run_group_gemm(d, call, kernels);
   KOHO_CUDA_TRY(wgmma_ ? launch_experts_down_wgmma(d, device_.multiprocessors, stream_)
                        : launch_experts_down_portable(d, device_.multiprocessors, stream_));
   return {};
@@ -439,6 +486,7 @@ Status CudaBackend::do_experts(TensorView out,
                                                     at));
     combine.shared = rows.y;
   }
+  combine.discards = tokens >= kOverlapTokens && weights.hidden % 256 == 0;
   KOHO_CUDA_TRY(launch_expert_combine(combine, stream_));
   return {};
 }
