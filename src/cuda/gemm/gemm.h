@@ -63,6 +63,12 @@ struct Gemm {
   /// The expert of the first token block whatever the router chose (a shared expert), or -1. Its
   /// weights may be prefetched at any time.
   int first_block_expert = -1;
+  /// [token blocks], zero before: lets two GEMMs of experts overlap. The first one's MMA warps add
+  /// 1 to a block's entry when its outputs of a weight tile are stored; experts_down.cuh waits for
+  /// rows_stored_full in the entry of each block, not for the previous kernel. Null: it waits for
+  /// that kernel. Requires split_k 1.
+  std::uint32_t* rows_stored = nullptr;
+  std::uint32_t rows_stored_full = 0;
   /// CTAs take the blocks of one expert in turn for each weight tile, so that HBM delivers the tile
   /// once and L2 the rest. Requires token_tiles 1, no first_block_expert, no token_blocks_early.
   bool interleave_token_blocks = false;

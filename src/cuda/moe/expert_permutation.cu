@@ -68,6 +68,8 @@ __device__ __forceinline__ void list_shared(const ExpertPermutation& p,
     p.token_blocks[i] = token_block_of(p, p.count, 0, shared.rows, shared.token_blocks, i);
 #pragma unroll 1
   for (int i = first; i < shared.rows; i += step) p.rows[i] = i;
+#pragma unroll 1
+  for (int i = first; i < p.rows_stored_count; i += step) p.rows_stored[i] = 0;
 }
 
 /// Lists the token blocks of expert threadIdx.x, which `count` pairs chose; returns its first
@@ -111,6 +113,7 @@ __global__ void __launch_bounds__(kThreads) expert_permutation_kernel(const Expe
   int choice = thread % top_k;
   const int token_step = kThreads / top_k;
   const int choice_step = kThreads % top_k;
+  if (p.releases_at_once) launch_dependent_grids();
   counts[thread] = 0;
   __syncthreads();
   pdl_begin();
@@ -215,8 +218,9 @@ __global__ void __launch_bounds__(kPermutationThreads)
 
 /// A warp takes a token and part of its row, reads it once and writes it for each of the token's
 /// local experts. All loads of 16 bytes a lane are in flight at once. The last of a row may read
-/// beyond its end, within the stride.
+/// beyond its end, within the stride. Block scales are copied by the warp of the row's first part.
 constexpr int kGatherSteps = 8;
+template <bool kBlockScales>
 __global__ void __launch_bounds__(kCombineThreads) expert_gather_kernel(const ExpertGather p) {
   pdl_begin();
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -228,7 +232,7 @@ __global__ void __launch_bounds__(kCombineThreads) expert_gather_kernel(const Ex
   const int pieces = min(pieces_all - first_piece, each);
   const auto* from =
       reinterpret_cast<const uint4*>(p.x + token * p.x_stride_bytes) + first_piece + lane;
-  const float scale = p.x_scales[token];
+  const float scale = kBlockScales ? 0.0F : p.x_scales[token];
   const int places = p.top_k + (p.shared ? 1 : 0);
   uint4 part[kGatherSteps];
 #pragma unroll
@@ -238,7 +242,7 @@ __global__ void __launch_bounds__(kCombineThreads) expert_gather_kernel(const Ex
     const int choice = first + lane;
     int mine = choice == p.top_k && p.shared ? static_cast<int>(token) : -1;
     if (choice < p.top_k) mine = p.permuted_row[token * p.top_k + choice];
-    if (mine >= 0 && blockIdx.y == 0) p.out_scales[mine] = scale;
+    if (!kBlockScales && mine >= 0 && blockIdx.y == 0) p.out_scales[mine] = scale;
     for (int i = 0; i < min(32, places - first); ++i) {
       const int row = __shfl_sync(0xFFFFFFFFU, mine, i);
       if (row < 0) continue;
@@ -246,6 +250,10 @@ __global__ void __launch_bounds__(kCombineThreads) expert_gather_kernel(const Ex
 #pragma unroll
       for (int k = 0; k < kGatherSteps; ++k)
         if (lane + k * 32 < pieces) to[k * 32] = part[k];
+      if (kBlockScales && blockIdx.y == 0)
+        for (int block = lane; block < p.row_scales; block += 32)
+          p.out_scales[static_cast<std::int64_t>(row) * p.row_scales + block] =
+              p.x_scales[token * p.x_scales_stride + block];
     }
   }
 }
@@ -276,6 +284,7 @@ struct EightColumns {
 __global__ void __launch_bounds__(kCombineThreads) expert_combine_kernel(const ExpertCombine p) {
   constexpr int kVector = 8;
   constexpr int kSlots = 8;
+  constexpr int kLanesOfLine = 128 / (kVector * sizeof(Bf16));
   const std::int64_t token = blockIdx.y;
   const int column =
       (static_cast<int>(blockIdx.x) * kCombineThreads + static_cast<int>(threadIdx.x)) * kVector;
@@ -319,10 +328,20 @@ __global__ void __launch_bounds__(kCombineThreads) expert_combine_kernel(const E
 #pragma unroll
       for (int k = 0; k < kVector; ++k) sum[k] += weights[i] * y[i][k];
     }
+    if (!p.discards) continue;
+    __syncwarp();  // all lanes have read
+    if (threadIdx.x % kLanesOfLine != 0) continue;
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i)
+      if (rows[i] >= 0) discard_line(p.y + rows[i] * p.hidden + column);
   }
   if (p.shared != nullptr) {
 #pragma unroll
     for (int i = 0; i < kVector; ++i) sum[i] = round_bf16(sum[i]) + shared[i];
+    if (p.discards) {
+      __syncwarp();
+      if (threadIdx.x % kLanesOfLine == 0) discard_line(p.shared + token * p.hidden + column);
+    }
   }
   Bf16* out = p.out + token * p.hidden + column;
   if (vector) {
@@ -450,11 +469,12 @@ cudaError_t launch_expert_permutation(const ExpertPermutation& p, cudaStream_t s
 cudaError_t launch_expert_gather(const ExpertGather& p, cudaStream_t stream) {
   constexpr std::int64_t kRows = kCombineThreads / 32;
   constexpr int kPartBytes = 16 * 32 * kGatherSteps;
-  return launch_kernel(expert_gather_kernel,
-                       {dim3(static_cast<unsigned>((p.tokens + kRows - 1) / kRows),
-                             static_cast<unsigned>((p.row_bytes + kPartBytes - 1) / kPartBytes)),
-                        dim3(kCombineThreads)},
-                       stream, p);
+  return launch_kernel(
+      p.x_scales_stride > 0 ? expert_gather_kernel<true> : expert_gather_kernel<false>,
+      {dim3(static_cast<unsigned>((p.tokens + kRows - 1) / kRows),
+            static_cast<unsigned>((p.row_bytes + kPartBytes - 1) / kPartBytes)),
+       dim3(kCombineThreads)},
+      stream, p);
 }
 
 cudaError_t launch_expert_combine(const ExpertCombine& p, cudaStream_t stream) {

@@ -24,6 +24,9 @@ constexpr std::int64_t kPrefillRowsPerFewExperts = 24;
 constexpr std::int64_t kPrefillRowsPerThinExpert = 32;
 constexpr std::int64_t kPrefillRowsPerExpertPortable = 24;
 constexpr std::int64_t kFewExpertsMax = 40;  // that a rank has
+// Tokens from which on w2 overlaps w13 and the combine discards w2's rows. Below, the permutation
+// releases w13 at once (docs/kernels/experts.md).
+constexpr std::int64_t kOverlapTokens = 48;
 
 /// Divides the scratch memory; with a null base it only counts the bytes.
 class ScratchAllocator {
@@ -58,6 +61,12 @@ bool takes_experts_down(
          columns % 8 == 0 && p.rows % 4 == 0 && p.bias == nullptr;
 }
 
+/// Scales of a gathered token row.
+std::int64_t gathered_scales_of(const TiledWeights& gate_up) {
+  return gate_up.type == TileType::fp8_block ? ceil_div<std::int64_t>(gate_up.columns, kQuantBlock)
+                                             : 1;
+}
+
 }  // namespace
 
 /// The intermediate tensors of one expert group, in scratch memory. R = token-expert pairs.
@@ -67,12 +76,14 @@ struct GroupScratch {
   std::int32_t* row_count;
   std::int32_t* token_block_count;
   ExpertTokenBlock* token_blocks;
+  std::uint32_t* rows_stored;  // [token_blocks_max]
+  std::int64_t token_blocks_max;
   Bf16* inner;  // [R, F]
   RowOutputs inner_rows;
   // [R, H]. In prefill the gathered rows of x lie here before: they are no wider, and the first
   // GEMM has read them when the second one writes y.
   Bf16* y;
-  float* gathered_scales;  // [R]
+  float* gathered_scales;  // [R], or under block scales [R, blocks of H]
 
   GroupScratch(ScratchAllocator& scratch_memory,
                std::int64_t tokens,
@@ -85,8 +96,10 @@ struct GroupScratch {
     permuted_row = scratch_memory.take<std::int32_t>(tokens * top_k);
     row_count = scratch_memory.take<std::int32_t>(1);
     token_block_count = scratch_memory.take<std::int32_t>(1);
-    token_blocks = scratch_memory.take<ExpertTokenBlock>(
-        expert_token_blocks_max(tokens, static_cast<int>(top_k), static_cast<int>(count), 8));
+    token_blocks_max =
+        expert_token_blocks_max(tokens, static_cast<int>(top_k), static_cast<int>(count), 8);
+    token_blocks = scratch_memory.take<ExpertTokenBlock>(token_blocks_max);
+    rows_stored = scratch_memory.take<std::uint32_t>(token_blocks_max);
     const std::int64_t stride =
         round_up<std::int64_t>(ffn, 16);  // rows of every dtype stay aligned
     inner = scratch_memory.take<Bf16>(rows_max * stride);
@@ -102,7 +115,7 @@ struct GroupScratch {
           scratch_memory.take<float>(rows_max * inner_rows.block_scales_stride);
     }
     y = scratch_memory.take<Bf16>(rows_max * group.down.rows);
-    gathered_scales = scratch_memory.take<float>(rows_max);
+    gathered_scales = scratch_memory.take<float>(rows_max * gathered_scales_of(group.gate_up));
   }
 };
 
@@ -172,6 +185,8 @@ struct GroupKernels {
   int block_tokens_step;  // of which an expert's token blocks but the last have multiples
   int row_tiles;          // decode: weight tiles of a work tile
   bool interleave_token_blocks;  // decode: the blocks of an expert take each weight tile in turn
+  bool down_quantises;           // experts_down.cuh runs the down projection
+  bool down_overlaps;            // it starts on a token block when w13 has stored its rows
 };
 
 /// The outputs in permuted order, the shared expert's first.
@@ -235,14 +250,20 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
   const std::int64_t pairs_wanted =
       (wgmma_ ? prefill_rows : kPrefillRowsPerExpertPortable) * experts;
   const std::int64_t all_pairs = routing != nullptr ? tokens * top_k : tokens;
-  const bool prefill = all_pairs >= pairs_wanted && fp8 &&
-                       (wgmma_ ? routing != nullptr && p.x_bytes % 16 == 0
-                               : prefill_portable_ && takes_portable_prefill(group));
+  const bool has_scales = group.gate_up.type != TileType::bf16 && group.down.type != TileType::bf16;
+  const bool prefill = all_pairs >= pairs_wanted &&
+                       (wgmma_ ? routing != nullptr && has_scales && p.x_bytes % 16 == 0
+                               : prefill_portable_ && fp8 && takes_portable_prefill(group));
   // Token rows of full blocks are a fair part of the L2 traffic. A work tile of two weight tiles
   // reads them once for both.
   constexpr std::int64_t kPairTokens = 16;
   const bool pairs =
       wgmma_ && group.gate_up.type == TileType::fp8 && tiles == 4 && roomy_tokens >= kPairTokens;
+  // One token meets few experts.
+  const std::int64_t met = call.single() ? top_k + 1 : count;
+  const bool down_quantises =
+      !prefill &&
+      takes_experts_down(group.down.parameters(), group.down.columns, met, tiles, wgmma_);
   return {.prefill = prefill,
           .token_tiles = tiles,
           .block_tokens = !prefill ? 8 * tiles
@@ -252,7 +273,9 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
                                : wgmma_ ? kPrefillTokenStep
                                         : kPortablePrefillTokenStep,
           .row_tiles = pairs ? 2 : 1,
-          .interleave_token_blocks = down_fused_few && !shared && tiles == 1};
+          .interleave_token_blocks = down_fused_few && !shared && tiles == 1,
+          .down_quantises = down_quantises,
+          .down_overlaps = down_quantises && tokens >= kOverlapTokens};
 }
 
 Status CudaBackend::permute_group(const GroupCall& call,
@@ -271,28 +294,35 @@ Status CudaBackend::permute_group(const GroupCall& call,
        .permuted_row = s.permuted_row,
        .row_count = s.row_count,
        .token_blocks = s.token_blocks,
-       .token_block_count = s.token_block_count},
+       .token_block_count = s.token_block_count,
+       .rows_stored = s.rows_stored,
+       .rows_stored_count = kernels.down_overlaps ? static_cast<int>(s.token_blocks_max) : 0,
+       .releases_at_once = call.tokens < kOverlapTokens},
       stream_));
   return {};
 }
 
 Status CudaBackend::gather_group(const GroupCall& call, const GroupScratch& s, Gemm& p) {
   auto* gathered = reinterpret_cast<std::uint8_t*>(s.y);
+  const auto scales = static_cast<int>(gathered_scales_of(call.group.gate_up));
   KOHO_CUDA_TRY(launch_expert_gather({.out = gathered,
                                       .out_stride_bytes = p.x_bytes,
                                       .out_scales = s.gathered_scales,
                                       .x = p.x,
                                       .x_stride_bytes = p.x_stride_bytes,
                                       .x_scales = p.x_scales,
+                                      .x_scales_stride = p.x_scales_stride,
                                       .permuted_row = s.permuted_row,
                                       .tokens = call.tokens,
                                       .top_k = static_cast<int>(call.top_k()),
                                       .shared = call.shared,
-                                      .row_bytes = p.x_bytes},
+                                      .row_bytes = p.x_bytes,
+                                      .row_scales = scales},
                                      stream_));
   p.x = gathered;
   p.x_stride_bytes = p.x_bytes;
   p.x_scales = s.gathered_scales;
+  p.x_scales_stride = scales;
   return {};
 }
 
@@ -323,6 +353,7 @@ Status CudaBackend::multiply_gate_up(const GroupCall& call,
     p.first_block_expert = static_cast<int>(call.count);
     if (call.single()) call.prefetch_shared(p);
   }
+  if (kernels.down_overlaps) p.rows_stored = s.rows_stored;
   p.token_tiles = kernels.token_tiles;
   p.interleave_token_blocks = kernels.interleave_token_blocks;
   p.row_tiles = kernels.row_tiles;
@@ -345,11 +376,12 @@ Status CudaBackend::multiply_down(const GroupCall& call,
   d.row_tiles = d.type == TileType::fp8 ? kernels.row_tiles : 1;
   d.out = s.y;
   d.out_stride = down.rows;
-  // One token meets few experts.
-  const std::int64_t met = call.single() ? call.top_k() + 1 : call.count;
-  const bool quantises =
-      !kernels.prefill && takes_experts_down(d, down.columns, met, kernels.token_tiles, wgmma_);
-  if (down.type == TileType::bf16 || quantises) {
+  if (kernels.down_overlaps) {
+    constexpr std::int64_t kWarps = 4;  // that multiply a weight tile
+    d.rows_stored = s.rows_stored;
+    d.rows_stored_full = static_cast<std::uint32_t>(kWarps * call.group.gate_up.tiles);
+  }
+  if (down.type == TileType::bf16 || kernels.down_quantises) {
     d.x = reinterpret_cast<const std::uint8_t*>(s.inner);
     d.x_stride_bytes = 2 * stride;
     d.x_bytes = static_cast<int>(2 * down.columns);
@@ -369,7 +401,7 @@ Status CudaBackend::multiply_down(const GroupCall& call,
     d.x_scales = block ? s.inner_rows.block_scales : s.inner_rows.scales;
     d.x_scales_stride = s.inner_rows.block_scales_stride;
   }
-  if (!quantises) return run_group_gemm(d, call, kernels);
+  if (!kernels.down_quantises) return run_group_gemm(d, call, kernels);
   KOHO_CUDA_TRY(wgmma_ ? launch_experts_down_wgmma(d, device_.multiprocessors, stream_)
                        : launch_experts_down_portable(d, device_.multiprocessors, stream_));
   return {};
@@ -465,6 +497,7 @@ Status CudaBackend::do_experts(TensorView out,
                                                     at));
     combine.shared = rows.y;
   }
+  combine.discards = tokens >= kOverlapTokens && weights.hidden % 256 == 0;
   KOHO_CUDA_TRY(launch_expert_combine(combine, stream_));
   return {};
 }
