@@ -24,8 +24,7 @@ constexpr int kPermutationThreadsFew = 256;  // decode: barriers and scans of 8 
 constexpr int kPermutationCluster = 8;       // CTAs, for many pairs
 constexpr int kCombineThreads = 128;
 
-/// Token block `index` of the `token_blocks` of an expert that has `count` rows from `first_row`
-/// on.
+/// Token block `index` of the `token_blocks` of an expert whose `count` rows begin at `first_row`.
 __device__ __forceinline__ ExpertTokenBlock token_block_of(
     const ExpertPermutation& p, int expert, int first_row, int count, int token_blocks, int index) {
   constexpr int kTogether = 4;  // token blocks that read the expert's weights at the same time
@@ -57,8 +56,7 @@ __device__ __forceinline__ SharedExpert shared_expert(const ExpertPermutation& p
   return {rows, ceil_div(rows, p.block_tokens)};
 }
 
-/// Lists the shared expert's rows and token blocks; all CTAs take part. NOTE: loops stay rolled:
-/// few run twice, and unrolled ones cost instruction fetches.
+/// Lists the shared expert's rows and blocks; all CTAs take part. Loops stay rolled: few run twice.
 __device__ __forceinline__ void list_shared(const ExpertPermutation& p,
                                             const SharedExpert& shared) {
   const int step = static_cast<int>(gridDim.x * blockDim.x);
