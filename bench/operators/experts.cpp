@@ -8,6 +8,7 @@
 #include <random>
 #include <utility>
 
+#include "base/arithmetic.h"
 #include "bench/operators/operator_case.h"
 
 namespace koho::bench {
@@ -20,16 +21,20 @@ using Views = Sides<TensorView>;
 struct ExpertShape {
   std::int64_t total, local, ffn, hidden, top_k;
   bool shared;
+  WeightQuant quant = WeightQuant::fp8_channel;
 };
 
-/// Experts that all differ, out of three weights: expert e has their rows from e on.
+/// Experts that all differ, out of three weights: expert e has their rows from e on. Block scales
+/// are the same for all.
 struct ExpertWeights {
   LinearSource gate, up, down;
 
   MlpSource expert(std::int64_t index, const ExpertShape& shape) const {
     const auto rows = [index](const LinearSource& source, std::int64_t count) {
+      const bool blocks = source.quant == WeightQuant::fp8_block;
       return LinearSource{source.weight.slice(0, index, count),
-                          source.scale.slice(0, index, count),
+                          blocks ? source.scale.slice(0, 0, ceil_div(count, kQuantBlock))
+                                 : source.scale.slice(0, index, count),
                           {},
                           source.quant};
     };
@@ -120,10 +125,9 @@ Result<std::vector<OperatorRun>> build(const BenchBackends& site,
   const auto own = std::make_shared<Operands>(site);
   const std::int64_t experts = shape.local + (shape.shared ? 1 : 0);
   ExpertWeights weights;
-  constexpr WeightQuant kQuant = WeightQuant::fp8_channel;
-  KOHO_TRY_ASSIGN(weights.gate, own->source(shape.ffn + experts, shape.hidden, kQuant));
-  KOHO_TRY_ASSIGN(weights.up, own->source(shape.ffn + experts, shape.hidden, kQuant));
-  KOHO_TRY_ASSIGN(weights.down, own->source(shape.hidden + experts, shape.ffn, kQuant));
+  KOHO_TRY_ASSIGN(weights.gate, own->source(shape.ffn + experts, shape.hidden, shape.quant));
+  KOHO_TRY_ASSIGN(weights.up, own->source(shape.ffn + experts, shape.hidden, shape.quant));
+  KOHO_TRY_ASSIGN(weights.down, own->source(shape.hidden + experts, shape.ffn, shape.quant));
   ExpertsSource source;
   source.total = shape.total;
   for (std::int64_t e = 0; e < shape.local; ++e) source.experts.push_back(weights.expert(e, shape));
@@ -135,7 +139,8 @@ Result<std::vector<OperatorRun>> build(const BenchBackends& site,
   KOHO_TRY(own->reserve(
       {.tokens_max = most, .sequences_max = 1, .context_max = 1, .logit_rows_max = 1}));
   ExpertArrays arrays;
-  KOHO_TRY_ASSIGN(arrays.x, own->activation(most, shape.hidden));
+  KOHO_TRY_ASSIGN(arrays.x,
+                  own->activation(most, shape.hidden, shape.quant == WeightQuant::fp8_block));
   KOHO_TRY_ASSIGN(arrays.out, own->output(DType::bf16, {most, shape.hidden}));
   std::vector<OperatorRun> runs;
   for (const std::int64_t tokens : token_counts) {
@@ -302,6 +307,8 @@ std::vector<OperatorCase> expert_cases() {
   random("experts_fp8_one", WeightQuant::fp8_channel, false, Size::one);
   random("experts_fp8_many", WeightQuant::fp8_channel, false, Size::many);
   random("experts_fp8_full_batch", WeightQuant::fp8_channel, false, Size::full_batch);
+  random("experts_fp8_block_one", WeightQuant::fp8_block, false, Size::one);
+  random("experts_fp8_block_many", WeightQuant::fp8_block, false, Size::many);
 
   const auto experts = [&](const char* name, ExpertShape shape, const Rows& tokens) {
     cases.push_back(
@@ -316,6 +323,8 @@ std::vector<OperatorCase> expert_cases() {
   experts("tp8", {160, 160, 192, 5120, 8, false}, batches);
   experts("tp1", {160, 160, 1536, 5120, 8, false}, batches);
   experts("air", {128, 128, 1408, 4096, 8, true}, batches);
+  experts("ep4_block", {160, 40, 1536, 5120, 8, false, WeightQuant::fp8_block}, batches);
+  experts("air_block", {128, 128, 1408, 4096, 8, true, WeightQuant::fp8_block}, batches);
   return cases;
 }
 

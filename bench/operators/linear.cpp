@@ -96,7 +96,7 @@ RandomLinearShape random_wide_shape(Random& random, WeightQuant quant, bool many
 
 /// 129 to 512 tokens of a narrow weight, for which decode kernels may be the faster ones: several
 /// blocks of tokens, the last of which may overlap. Some tokens are compared.
-RandomLinearShape random_narrow_shape(Random& random) {
+RandomLinearShape random_narrow_shape(Random& random, WeightQuant quant) {
   constexpr int kCompared = 24;
   RandomLinearShape found;
   LinearShape& shape = found.shape;
@@ -104,7 +104,7 @@ RandomLinearShape random_narrow_shape(Random& random) {
   shape.columns = random.pick({256, 512, 768, 1536, 2560, 3072});
   const std::int64_t rows =
       64 * random.pick({22, 28, 48, 56, 64, 80}) - random.pick({0, 0, 16, 40, 3});
-  shape.blocks = {{rows, WeightQuant::fp8_channel, random.chance(0.5)}};
+  shape.blocks = {{rows, quant, random.chance(0.5)}};
   shape.out = random.chance(0.2) ? DType::f32 : DType::bf16;
   shape.out_gap = random.pick({0, 0, 8, 5});
   std::vector<std::int64_t> compared{0, found.tokens - 1};
@@ -118,7 +118,7 @@ RandomLinearShape random_narrow_shape(Random& random) {
 /// A prompt's tokens, so many that the kernel for them takes them from cuBLASLt: its slices times
 /// its blocks of 256 rows fill one round or two of the 66 clusters of an H200, the last slices and
 /// blocks partly. Some tokens are compared.
-RandomLinearShape random_prompt_shape(Random& random) {
+RandomLinearShape random_prompt_shape(Random& random, WeightQuant quant) {
   constexpr std::int64_t kCompared = 32;
   const struct {
     std::int64_t tokens;
@@ -133,7 +133,7 @@ RandomLinearShape random_prompt_shape(Random& random) {
   found.tokens = prompt.tokens;
   shape.columns = prompt.rows > 2000 ? random.pick({16, 128, 384})
                                      : random.pick({16, 128, 400, 16 * random.integer(1, 40), 656});
-  shape.blocks = {{prompt.rows, WeightQuant::fp8_channel, random.chance(0.5)}};
+  shape.blocks = {{prompt.rows, quant, random.chance(0.5)}};
   shape.out_gap = random.pick({0, 0, 8, 5});
   std::vector<std::int64_t> compared{0, prompt.tokens - 1};
   while (static_cast<std::int64_t>(compared.size()) < kCompared)
@@ -273,8 +273,17 @@ std::vector<OperatorCase> linear_cases() {
   wide("linear_bf16_wide", WeightQuant::none, false);
   wide("linear_fp8_wide", WeightQuant::fp8_channel, false);
   wide("linear_fp8_wide_many", WeightQuant::fp8_channel, true);
-  random("linear_fp8_narrow", random_narrow_shape, true);
-  random("linear_fp8_prompt", random_prompt_shape, true);
+  const auto both = [&](const std::string& form, auto shape_of) {
+    const auto of = [shape_of](WeightQuant quant) {
+      return [=](Random& source) { return shape_of(source, quant); };
+    };
+    random(("linear_fp8_" + form).c_str(), of(WeightQuant::fp8_channel), true);
+    random(("linear_fp8_block_" + form).c_str(), of(WeightQuant::fp8_block), true);
+  };
+  any("linear_fp8_block_many", WeightQuant::fp8_block, false, true);
+  wide("linear_fp8_block_wide", WeightQuant::fp8_block, false);
+  both("narrow", random_narrow_shape);
+  both("prompt", random_prompt_shape);
 
   const auto model = [&](const char* name, std::int64_t rows, std::int64_t columns,
                          WeightQuant quant, const Rows& tokens) {
@@ -303,7 +312,9 @@ std::vector<OperatorCase> linear_cases() {
   model("dense_tp1", 24576, 5120, WeightQuant::fp8_channel, all);
   model("qkv_air", 14336, 4096, WeightQuant::fp8_channel, all);
   model("o_air", 4096, 12288, WeightQuant::fp8_channel, all);
-  model("qkv_tp4_block", 3584, 5120, WeightQuant::fp8_block, few);
+  model("qkv_tp4_block", 3584, 5120, WeightQuant::fp8_block, slices);
+  model("qkv_air_block", 14336, 4096, WeightQuant::fp8_block, all);
+  model("o_air_block", 4096, 12288, WeightQuant::fp8_block, all);
   model("head_tp4", 37888, 5120, WeightQuant::none, few);
   model("head_tp8", 18944, 5120, WeightQuant::none, few);
   model("head_tp1", 151552, 5120, WeightQuant::none, few);

@@ -110,12 +110,21 @@ TEST(ChooseGemm, RunsGroupedDecodeOnOtherGpusAndCublasLtBeyond128Tokens) {
   EXPECT_EQ(choose_gemm(qkv_of(4096), kOther), GemmKernel::cublaslt);
 }
 
-TEST(ChooseGemm, RunsGroupedDecodeForBlockScalesAtAnyNumberOfTokens) {
-  for (const GemmSupport& support : {kHopperDeterministic, kOtherDeterministic})
-    for (const int tokens : {1, 64, 4096})
-      EXPECT_EQ(choose_gemm(qkv_of(tokens, TileType::fp8_block), support),
-                GemmKernel::grouped_decode)
-          << tokens;
+/// A row has its decode bits in a prompt too: where K is split, prefill_128 adds the splits.
+TEST(ChooseGemm, RunsHoppersKernelsForBlockScales) {
+  Gemm p = qkv_of(1, TileType::fp8_block);
+  for (const int tokens : {1, 64, 128, 4096}) {
+    p.tokens = tokens;
+    EXPECT_EQ(choose_gemm(p, kHopperDeterministic),
+              tokens <= 128 ? GemmKernel::decode : GemmKernel::prefill_128)
+        << tokens;
+    EXPECT_EQ(choose_gemm(p, kOtherDeterministic), GemmKernel::grouped_decode) << tokens;
+  }
+  p.rows = 14336;
+  p.tiles = p.rows / kTileRows;
+  EXPECT_EQ(choose_gemm(p, kHopperDeterministic), GemmKernel::prefill_192);
+  p.epilogue = Epilogue::f32;
+  EXPECT_EQ(choose_gemm(p, kHopperDeterministic), GemmKernel::grouped_decode);
 }
 
 TEST(ChooseGemm, RunsOnlyOwnKernelsForF32OutputAndUnalignedRows) {

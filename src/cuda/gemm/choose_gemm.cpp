@@ -12,9 +12,10 @@ namespace {
 constexpr int kDecodeTokensMax = 128;  // up to here GEMMs are memory-bound, beyond compute-bound
 constexpr int kManyTiles = 200;        // of 64 weight rows: CTAs enough for every multiprocessor
 
-/// What prefill_192 and cuBLASLt take: an FP8 layer whose sides and rows suit 16-byte vectors.
+/// What prefill_192 and (with row scales) cuBLASLt take: an FP8 layer whose sides and rows suit
+/// 16-byte vectors.
 bool is_aligned_fp8_layer(const Gemm& p) {
-  return p.type == TileType::fp8 && p.epilogue == Epilogue::bf16 && p.rows % 16 == 0 &&
+  return p.type != TileType::bf16 && p.epilogue == Epilogue::bf16 && p.rows % 16 == 0 &&
          p.x_bytes % 16 == 0 && reinterpret_cast<std::uintptr_t>(p.x) % 16 == 0 &&
          p.x_stride_bytes % 16 == 0 && reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0 &&
          p.out_stride % 8 == 0;
@@ -126,7 +127,8 @@ GemmKernel choose_gemm(const Gemm& p, const GemmSupport& support) {
   if (prefill && support.prefill_portable && !support.wgmma &&
       fills_prefill_portable(p, support.multiprocessors))
     return GemmKernel::prefill_portable;
-  if (!support.wgmma || p.type == TileType::fp8_block) return GemmKernel::grouped_decode;
+  const bool compiled = !prefill || p.type != TileType::fp8_block || p.epilogue != Epilogue::f32;
+  if (!support.wgmma || !compiled) return GemmKernel::grouped_decode;
   return prefill ? GemmKernel::prefill_128 : GemmKernel::decode;
 }
 
@@ -178,10 +180,9 @@ DecodeGemmConfig choose_unswapped_config(const Gemm& p, int multiprocessors) {
   if (p.tokens < kTokensMin || p.width_bytes % kStageWidth != 0) return {};
   const bool bf16 = p.type == TileType::bf16;
   if (p.tokens > kDecodeTokensMax)
-    return p.type == TileType::fp8 && p.tokens <= kUnswappedTokensMax
-               ? choose_unswapped_many(p, multiprocessors)
-               : DecodeGemmConfig{};
-  if (p.type == TileType::fp8) {
+    return !bf16 && p.tokens <= kUnswappedTokensMax ? choose_unswapped_many(p, multiprocessors)
+                                                    : DecodeGemmConfig{};
+  if (!bf16) {
     const DecodeGemmConfig one_wave = choose_unswapped_one_wave(p, multiprocessors);
     if (one_wave.rows > 0) return one_wave;
   }

@@ -4,6 +4,7 @@
 // No configuration changes a result. Host code and kernels include this file; it needs no GPU.
 #pragma once
 
+#include <array>
 #include <numeric>
 
 #include "base/arithmetic.h"
@@ -46,7 +47,7 @@ constexpr int num_token_blocks_of(const DecodeGemmConfig& config, int tokens) {
 /// The swap-AB kernel's slot_width. FP8 with many tokens takes half stages, because two or three
 /// CTAs that share a multiprocessor have room for only a few whole ones.
 constexpr int swap_ab_slot_width(TileType type, int columns) {
-  return type == TileType::fp8 && columns >= 64 ? kStageWidth / 2 : kStageWidth;
+  return type != TileType::bf16 && columns >= 64 ? kStageWidth / 2 : kStageWidth;
 }
 
 /// CTAs with `rows` weight rows begin at multiples of this within tiles.
@@ -77,9 +78,10 @@ constexpr UnswappedConfig unswapped_persistent(TileType type, int rows, int colu
   return {type, {.columns = columns, .slot_width = kStageWidth / 2, .rows = rows}};
 }
 
-/// What gemm_decode_unswapped_sm90.cu is compiled for. NOTE: within a group the fewest rows come
-/// first; choose_gemm.cpp takes the first configuration whose CTAs all fit at once.
-constexpr UnswappedConfig kUnswappedConfigs[] = {
+/// What gemm_decode_unswapped_sm90.cu is compiled for, for FP8 with either scales and for bf16.
+/// NOTE: within a group the fewest rows come first; choose_gemm.cpp takes the first configuration
+/// whose CTAs all fit at once.
+constexpr UnswappedConfig kUnswappedFp8[] = {
     unswapped_alone(24),
     unswapped_alone(32),
     unswapped_alone(40),
@@ -99,13 +101,23 @@ constexpr UnswappedConfig kUnswappedConfigs[] = {
     unswapped_persistent(TileType::fp8, 112, 64),
     unswapped_persistent(TileType::fp8, 96, 128),
     unswapped_persistent(TileType::fp8, 112, 128),
+};
+constexpr UnswappedConfig kUnswappedBf16[] = {
     unswapped_persistent(TileType::bf16, 144, 64),
     unswapped_persistent(TileType::bf16, 144, 128),
 };
+constexpr auto kUnswappedConfigs = [] {
+  std::array<UnswappedConfig, 2 * std::size(kUnswappedFp8) + std::size(kUnswappedBf16)> all{};
+  std::size_t at = 0;
+  for (const UnswappedConfig& of : kUnswappedFp8) all[at++] = of;
+  for (const UnswappedConfig& of : kUnswappedBf16) all[at++] = of;
+  for (const UnswappedConfig& of : kUnswappedFp8) all[at++] = {TileType::fp8_block, of.config};
+  return all;
+}();
 
 /// Whether a CTA sums split-K's splits one after the other.
 constexpr bool sums_splits(const UnswappedConfig& of) {
-  return of.type == TileType::fp8 && (of.config.columns == 64 || !is_persistent(of.config));
+  return of.type != TileType::bf16 && (of.config.columns == 64 || !is_persistent(of.config));
 }
 
 /// Whether a compiled configuration can multiply `p`.

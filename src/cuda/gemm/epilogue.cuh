@@ -8,13 +8,21 @@
 
 namespace koho::cuda {
 
-/// x_scale * (row_scale * sum) for e4m3 operands; the bias, if there is one, is added in the same
-/// rounding.
+/// Under block scales: a sum of 128 columns of K, scaled and added to those before it.
+__device__ __forceinline__ float add_scaled_block(float sum,
+                                                  float partial,
+                                                  float weight_scale,
+                                                  float x_scale) {
+  return __fmaf_rn(partial, __fmul_rn(weight_scale, x_scale), sum);
+}
+
+/// x_scale * (row_scale * sum) for fp8; the bias, if there is one, is added in the same rounding.
+/// Other sums have no scales, or had them as they were added.
 template <TileType kType, bool kMayHaveBias = true>
 __device__ __forceinline__ float apply_scales(
     const Gemm& p, float sum, float row_scale, float x_scale, float bias) {
   const bool biased = kMayHaveBias && p.bias != nullptr;
-  if constexpr (kType == TileType::bf16) return biased ? __fadd_rn(sum, bias) : sum;
+  if constexpr (kType != TileType::fp8) return biased ? __fadd_rn(sum, bias) : sum;
   const float scaled = __fmul_rn(row_scale, sum);
   return biased ? __fmaf_rn(x_scale, scaled, bias) : __fmul_rn(x_scale, scaled);
 }
@@ -26,7 +34,7 @@ __device__ __forceinline__ float apply_scales(float sum,
                                               float row_scale,
                                               float x_scale,
                                               float bias) {
-  if constexpr (kType == TileType::bf16) return __fadd_rn(sum, bias);
+  if constexpr (kType != TileType::fp8) return __fadd_rn(sum, bias);
   return __fmaf_rn(x_scale, __fmul_rn(row_scale, sum), bias);
 }
 

@@ -7,15 +7,15 @@
 //   roles    one producer warp copies weights (bulk copies of tiles, before it waits for the
 //            previous kernel) and token rows (TMA boxes of 128 bytes of K, swizzled), or two warps
 //            one each. One or two MMA warpgroups (wgmma m64nXk32) have half of the tokens each
-//   sums     fp8: each stage of 256 bytes of K is summed by itself and added in f32. bf16: one
-//            chain of MMAs (kChained). The CTA that owns a weight row adds the splits' sums in rank
-//            order, through DSMEM. Neither depends on the number of tokens or on the configuration,
-//            so a row's bits do not
+//   sums     fp8: each stage of 256 bytes of K is summed by itself and added in f32. Block scales:
+//            each 128 bytes, scaled. bf16: one chain of MMAs (kChained). The CTA that owns a weight
+//            row adds the splits' sums in rank order, through DSMEM. Neither depends on the number
+//            of tokens or on the configuration, so a row's bits do not
 //   shared   barriers and scales · received sums · ring of slots of kSlotWidth * (64 + kTileTokens)
 //            bytes
 //   bytes    weights once from memory; tokens once per tile from L2
-//   files    gemm_decode_swap_ab_sm90_plan.cuh, _producer.cuh; here MMA warps, epilogue and
-//            launcher
+//   files    gemm_decode_swap_ab_sm90_plan.cuh, _producer.cuh, _blocks.cuh (the mainloop of block
+//            scales); here MMA warps, epilogue and launcher
 //
 // docs/kernels/gemm.md: when it runs, how fast, and what was tried.
 #include <algorithm>
@@ -25,6 +25,7 @@
 #include "cuda/device/ptx.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "cuda/gemm/epilogue.cuh"
+#include "cuda/gemm/gemm_decode_swap_ab_sm90_blocks.cuh"
 #include "cuda/gemm/gemm_decode_swap_ab_sm90_plan.cuh"
 #include "cuda/gemm/gemm_decode_swap_ab_sm90_producer.cuh"
 #include "cuda/gemm/gemm_sm90.h"
@@ -158,7 +159,9 @@ __global__ void __launch_bounds__(SwapAbPlan<kTileTokens, kSlotWidth>::kThreadsM
       return issued;
     };
     const int whole_end = min(cta.end, p.width_bytes / kStageWidth);
-    if constexpr (kChained<kType>) {
+    if constexpr (kType == TileType::fp8_block) {
+      multiply_blocks<kTileTokens, kSlotWidth>(p, cta, ring, first_tile, weights, token_rows, sum);
+    } else if constexpr (kChained<kType>) {
       // NOTE: a warp releases a slot before it issues the next slot's MMAs. The other order held
       // the slot until the next one's bytes were there: 1 % slower.
       for (int k_tile = (whole_end - cta.begin) * kHalves; k_tile > 0; --k_tile) {
@@ -181,7 +184,7 @@ __global__ void __launch_bounds__(SwapAbPlan<kTileTokens, kSlotWidth>::kThreadsM
         add(partial);
       }
     }
-    if (whole_end < cta.end) {  // the short stage at the end of K
+    if (kType != TileType::fp8_block && whole_end < cta.end) {  // the short stage at the end of K
       const int width = p.width_bytes - whole_end * kStageWidth;
       float partial[kEach][4] = {};
       for (int begin = 0; begin < width; begin += kSlotWidth) {
@@ -413,11 +416,18 @@ cudaError_t launch_gemm_decode_swap_ab_sm90(const Gemm& p,
                                             const CUtensorMap& x_map,
                                             const DecodeGemmConfig& config,
                                             cudaStream_t stream) {
-  if (p.type == TileType::fp8_block || p.token_blocks != nullptr || p.tokens > config.columns ||
-      p.split_k < 1 || p.split_k > std::min(kSplitKMax, ceil_div(p.width_bytes, kStageWidth)))
+  if (p.token_blocks != nullptr || p.tokens > config.columns || p.split_k < 1 ||
+      p.split_k > std::min(kSplitKMax, ceil_div(p.width_bytes, kStageWidth)))
     return cudaErrorInvalidValue;
-  return p.type == TileType::bf16 ? swap_ab::launch_type<TileType::bf16>(p, x_map, config, stream)
-                                  : swap_ab::launch_type<TileType::fp8>(p, x_map, config, stream);
+  switch (p.type) {
+    case TileType::bf16:
+      return swap_ab::launch_type<TileType::bf16>(p, x_map, config, stream);
+    case TileType::fp8:
+      return swap_ab::launch_type<TileType::fp8>(p, x_map, config, stream);
+    case TileType::fp8_block:
+      return swap_ab::launch_type<TileType::fp8_block>(p, x_map, config, stream);
+  }
+  return cudaErrorInvalidValue;
 }
 
 const void* kernel_of::gemm_decode_swap_ab_sm90() {

@@ -10,19 +10,15 @@
 //            rings beside this one's. Persistent configurations take several blocks of weight rows
 //            in turn. bf16: a cluster of two blocks' CTAs multicasts tokens (kTokenMulticast)
 //   roles    one producer warp copies weights in TMA boxes that become core matrices, before it
-//            waits for the previous kernel; another one token rows (128 bytes of K, swizzled). Each
-//            MMA warpgroup (wgmma m64nXk32) has 64 tokens; bf16: two share 64 tokens and have half
-//            of the rows each
-//   sums     the swap-AB kernel's bits. fp8: each stage of 256 bytes of K is summed by itself and
-//            added in f32, splits of K in their order. bf16: one chain of MMAs
+//            waits for the previous kernel; another one token rows (128 bytes of K, swizzled). An
+//            MMA warpgroup (wgmma m64nXk32) has 64 tokens; bf16: two share these, by rows
+//   sums     the swap-AB kernel's bits. fp8: 256 bytes of K (block scales: 128) are summed by
+//            themselves and added in f32, splits in their order. bf16: one chain of MMAs
 //   output   fp8: from registers, or through the ring. bf16 (logits): through shared memory beside
 //            the ring, from where TMA stores it while the next block is multiplied
-//   shared   barriers and scales · ring of slots of kSlotWidth * (kRows + tokens) bytes · bf16: 36
-//            KB of output
-//   bytes    weights once from memory, once per token block from L2; tokens once per block of rows
-//            from L2
-//   files    gemm_decode_unswapped_sm90_plan.cuh, _producer.cuh; here MMA warps, epilogue and
-//            launcher
+//   shared   barriers, scales · ring of slots of kSlotWidth * (kRows + tokens) bytes · bf16: output
+//   bytes    weights once from memory; they per token block, tokens per block of rows from L2
+//   files    gemm_decode_unswapped_sm90_plan.cuh, _producer.cuh, _blocks.cuh (block scales)
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
@@ -33,6 +29,7 @@
 #include "cuda/device/launch.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "cuda/gemm/epilogue.cuh"
+#include "cuda/gemm/gemm_decode_unswapped_sm90_blocks.cuh"
 #include "cuda/gemm/gemm_decode_unswapped_sm90_plan.cuh"
 #include "cuda/gemm/gemm_decode_unswapped_sm90_producer.cuh"
 #include "cuda/gemm/gemm_sm90.h"
@@ -228,7 +225,10 @@ __global__ void __launch_bounds__(
           }
       };
       int stage = 0;
-      if constexpr (kChained<kType>) {
+      if constexpr (kType == TileType::fp8_block) {
+        multiply_blocks<Plan, kSlotWidth>(p, cta.row, token, weights, rows, ring, release, sum,
+                                          total);
+      } else if constexpr (kChained<kType>) {
 #pragma unroll 1
         for (int k_tile = 0; k_tile < stages * kHalves; ++k_tile) {
           issue(sum, true);

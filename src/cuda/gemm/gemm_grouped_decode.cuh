@@ -68,6 +68,8 @@ __device__ void consume(const Gemm& p, Ring ring, int blocks, int token_blocks, 
     Multiply<kType, kTiles> multiply;
     TileEpilogue<kType, kTiles> end;
     if (p.split_k == 1) end.begin(p, work_tile);
+    if constexpr (requires { multiply.begin(p, work_tile, range.begin); })
+      multiply.begin(p, work_tile, range.begin);
     for (int stage = range.begin; stage < range.end; ++stage) {
       const std::uint8_t* data = ring.stages + ring.slot * Plan::kStage;
       mbarrier_wait(ring.full + 8U * static_cast<std::uint32_t>(ring.slot), ring.phase);
@@ -101,7 +103,7 @@ __device__ void consume(const Gemm& p, Ring ring, int blocks, int token_blocks, 
 template <template <TileType, int> class Multiply, TileType kType, int kTiles>
 __global__ void __launch_bounds__(
     GroupedDecodePlan<kTiles, Multiply<kType, kTiles>::kRowTiles>::kThreads,
-    kType == TileType::fp8_block && kTiles == 8 ? 1 : GroupedDecodePlan<kTiles, 1>::kCtasPerSm)
+    Multiply<kType, kTiles>::kCtasPerSm)
     gemm_grouped_decode_kernel(const __grid_constant__ Gemm p) {
   constexpr int kRowTiles = Multiply<kType, kTiles>::kRowTiles;
   using Plan = GroupedDecodePlan<kTiles, kRowTiles>;
@@ -193,7 +195,7 @@ cudaError_t launch_grouped_decode_tiles(const Gemm& p, int multiprocessors, cuda
   }
 }
 
-/// kTwoTiles: whether token blocks of 9 to 16 tokens are compiled for types other than fp8_block.
+/// kTwoTiles: whether token blocks of 9 to 16 tokens are compiled.
 template <template <TileType, int> class Multiply, bool kTwoTiles>
 cudaError_t launch_grouped_decode(const Gemm& p, int multiprocessors, cudaStream_t stream) {
   switch (p.type) {
@@ -204,8 +206,8 @@ cudaError_t launch_grouped_decode(const Gemm& p, int multiprocessors, cudaStream
       return launch_grouped_decode_tiles<Multiply, TileType::fp8, kTwoTiles>(p, multiprocessors,
                                                                              stream);
     case TileType::fp8_block:
-      return launch_grouped_decode_tiles<Multiply, TileType::fp8_block, true>(p, multiprocessors,
-                                                                              stream);
+      return launch_grouped_decode_tiles<Multiply, TileType::fp8_block, kTwoTiles>(
+          p, multiprocessors, stream);
   }
   return cudaErrorInvalidValue;
 }

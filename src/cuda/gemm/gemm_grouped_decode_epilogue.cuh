@@ -136,17 +136,17 @@ __device__ void reduce_split_k(const Gemm& p, const WorkTile& work_tile, const f
   }
 }
 
-/// The scale of the sums over one block of K, under block scales, for one token and the first
-/// (second = 0) or second 8 rows of every 16.
-__device__ __forceinline__ float block_scale(
-    const Gemm& p, const WorkTile& work_tile, int block, int second, int token_row) {
+/// The scale of a block of K of the first (second = 0) or second 8 rows of every 16 of a work tile.
+__device__ __forceinline__ float weight_scale(const Gemm& p,
+                                              const WorkTile& work_tile,
+                                              int block,
+                                              int second) {
   const int blocks = (p.width_bytes + kBlockWidth - 1) / kBlockWidth;
-  const float weight =
-      p.block_scales[((static_cast<std::int64_t>(work_tile.expert) * p.tiles + work_tile.tile) * 2 +
-                      second) *
-                         blocks +
-                     block];
-  return weight * p.x_scales[token_row * p.x_scales_stride + block];
+  return p
+      .block_scales[((static_cast<std::int64_t>(work_tile.expert) * p.tiles + work_tile.tile) * 2 +
+                     second) *
+                        blocks +
+                    block];
 }
 
 }  // namespace koho::cuda

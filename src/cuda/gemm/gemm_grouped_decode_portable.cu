@@ -10,6 +10,8 @@ namespace {
 template <TileType kType, int kTiles>
 struct MmaSyncMainloop {
   static constexpr int kRowTiles = 1;  // of a work tile
+  static constexpr int kCtasPerSm =
+      kType == TileType::fp8_block && kTiles == 8 ? 1 : GroupedDecodePlan<kTiles, 1>::kCtasPerSm;
 
   float sum[kTiles][4] = {};
 
@@ -94,7 +96,9 @@ struct MmaSyncMainloop {
             const int token =
                 min(tile * 8 + lane % 4 * 2 + i % 2, work_tile.count - 1) + work_tile.first;
             const int row = x_row_of(p, token);
-            sum[tile][i] += partial[tile][i] * block_scale(p, work_tile, block, i / 2, row);
+            sum[tile][i] = add_scaled_block(sum[tile][i], partial[tile][i],
+                                            weight_scale(p, work_tile, block, i / 2),
+                                            p.x_scales[row * p.x_scales_stride + block]);
           }
       }
     }

@@ -2,19 +2,50 @@
 // The grouped decode GEMM (gemm_grouped_decode.cuh) on Hopper's wgmma: both operands come from
 // shared memory, e4m3 without conversion. An e4m3 wgmma keeps fewer bits than f32 in its sums, so
 // every stage of 256 bytes of K is summed by itself and added in f32.
+#include <type_traits>
+
 #include "cuda/device/wgmma.cuh"
+#include "cuda/gemm/block_scales.cuh"
 #include "cuda/gemm/gemm_grouped_decode.cuh"
 
 namespace koho::cuda {
 namespace {
 
+constexpr int kBlocks = kStageWidth / kBlockWidth;         // of K in a stage
+constexpr int kBlockSteps = kBlockWidth / kTileWidthStep;  // MMAs of a block
+
+/// What a mainloop keeps under block scales.
+template <int kTiles>
+struct OfBlockScales {
+  BlockScales<kTiles> scales;
+  int x_rows[kTiles];  // of the lane's token of each n8 tile
+  int first_stage;
+};
+struct Nothing {};
+
 template <TileType kType, int kTiles, int kTilesOfItem>
-struct WgmmaTileMainloop {
+struct WgmmaTileMainloop
+    : std::conditional_t<kType == TileType::fp8_block, OfBlockScales<kTiles>, Nothing> {
   static constexpr int kRowTiles = kTilesOfItem;
+  static constexpr int kCtasPerSm = GroupedDecodePlan<kTiles, 1>::kCtasPerSm;
   static constexpr int kSlotWidth = GroupedDecodePlan<kTiles, kRowTiles>::kSlotWidth;
 
   float sum[kTiles][4] = {};
   float partial[kTiles][4] = {};  // of a stage of 256 bytes, while its slots are multiplied
+
+  __device__ __forceinline__ void begin(const Gemm& p,
+                                        const WorkTile& work_tile,
+                                        int stage) requires(kType == TileType::fp8_block) {
+    this->first_stage = stage;
+    this->scales.begin_weights(
+        p, static_cast<std::int64_t>(work_tile.expert) * p.tiles + work_tile.tile, stage * kBlocks);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int token = tile * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
+      this->x_rows[tile] = x_row_of(p, work_tile.first + min(token, work_tile.count - 1));
+    }
+    this->scales.begin_tokens(p, stage * kBlocks, [this](int tile) { return this->x_rows[tile]; });
+  }
 
   /// Descriptors of a stage's operands. Each MMA takes the next 32 bytes of K.
   struct Operands {
@@ -32,7 +63,6 @@ struct WgmmaTileMainloop {
     wgmma<kType, 8 * kTiles>(&partial[0][0], advance_descriptor(at.weights, chunks * kWeightChunk),
                              advance_descriptor(at.tokens, chunks * kTokenChunk), add);
   }
-  static __device__ __forceinline__ void begin() { wgmma_fence(); }
   static __device__ __forceinline__ void finish() {
     wgmma_commit_group();
     wgmma_wait_group<0>();
@@ -46,7 +76,7 @@ struct WgmmaTileMainloop {
                                              bool add = false) {
     const Operands at{core_matrix_descriptor(weights, kWeightChunk),
                       core_matrix_descriptor(tokens, kTokenChunk)};
-    begin();
+    wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) multiply(at, i, partial, add || i > 0 ? 1 : 0);
     finish();
@@ -61,7 +91,7 @@ struct WgmmaTileMainloop {
                       core_matrix_descriptor(tokens, kTokenChunk)};
 #pragma unroll 1
     for (int i = 0; i < steps; ++i) {
-      begin();
+      wgmma_fence();
       multiply(at, i, partial, add || i > 0 ? 1 : 0);
       finish();
     }
@@ -99,28 +129,38 @@ struct WgmmaTileMainloop {
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[tile][i] += partial[tile][i];
     } else {
-      const int lane = static_cast<int>(threadIdx.x) % 32;
-      for (int half = 0; half * kBlockWidth < bytes; ++half) {
-        float partial[kTiles][4] = {};
-        const std::uint32_t half_weights =
-            weights + static_cast<std::uint32_t>(half * kBlockWidth * kTileRows);
-        const std::uint32_t half_tokens =
-            tokens + static_cast<std::uint32_t>(half * kBlockWidth * 8 * kTiles);
-        const int left = bytes - half * kBlockWidth;
-        if (left >= kBlockWidth)
-          run<kBlockWidth / kTileWidthStep>(half_weights, half_tokens, partial);
+      const int four = (stage - this->first_stage) % 2 * kBlocks;  // the stage's first block
+      if (four == 0)
+        this->scales.take(p, stage * kBlocks, [this](int tile) { return this->x_rows[tile]; });
+      if (kTiles < 8 && bytes == kStageWidth) {
+        float both[kBlocks][kTiles][4];
+        const Operands at{core_matrix_descriptor(weights, kWeightChunk),
+                          core_matrix_descriptor(tokens, kTokenChunk)};
+        wgmma_fence();
+#pragma unroll
+        for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+          for (int i = 0; i < kBlockSteps; ++i)
+            multiply(at, block * kBlockSteps + i, both[block], i > 0 ? 1 : 0);
+          wgmma_commit_group();
+        }
+        wgmma_wait_group<1>();
+        this->scales.add(sum, both[0], four);
+        wgmma_wait_group<0>();
+        this->scales.add(sum, both[1], four + 1);
+        return;
+      }
+      for (int block = 0; block * kBlockWidth < bytes; ++block) {
+        const int steps = min(bytes - block * kBlockWidth, kBlockWidth) / kTileWidthStep;
+        const std::uint32_t of_weights =
+            weights + static_cast<std::uint32_t>(block * kBlockWidth * kTileRows);
+        const std::uint32_t of_tokens =
+            tokens + static_cast<std::uint32_t>(block * kBlockWidth * 8 * kTiles);
+        if (kTiles == 8 && steps == kBlockSteps)
+          run<kBlockSteps>(of_weights, of_tokens, partial);
         else
-          run_short(half_weights, half_tokens, left / kTileWidthStep, partial);
-        const int block = stage * (kStageWidth / kBlockWidth) + half;
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int token =
-                min(tile * 8 + lane % 4 * 2 + i % 2, work_tile.count - 1) + work_tile.first;
-            const int row = x_row_of(p, token);
-            sum[tile][i] += partial[tile][i] * block_scale(p, work_tile, block, i / 2, row);
-          }
+          run_short(of_weights, of_tokens, steps, partial);
+        this->scales.add(sum, partial, four + block);
       }
     }
   }
@@ -141,8 +181,8 @@ cudaError_t launch_gemm_grouped_decode_sm90(const Gemm& p,
     return launch_grouped_decode_config<MultiplyPairs, TileType::fp8, 4>(p, multiprocessors,
                                                                          stream);
   }
-  // NOTE: no blocks of 9 to 16 tokens but for fp8_block: gemm_decode_swap_ab_sm90.cu runs such
-  // linear layers, and experts have blocks of 8 or of 32 and more.
+  // NOTE: no blocks of 9 to 16 tokens: gemm_decode_swap_ab_sm90.cu runs such linear layers, and
+  // experts have blocks of 8 or of 32 and more.
   return launch_grouped_decode<WgmmaMainloop, false>(p, multiprocessors, stream);
 }
 

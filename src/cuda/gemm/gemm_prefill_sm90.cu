@@ -11,15 +11,16 @@
 //            copies of tiled weights, and its half of the token rows by TMA multicast to both CTAs.
 //            Warpgroups 0 and 1 (MMA) multiply 64 weight rows each and leave bf16 in shared memory
 //            while the next work tile's first MMAs run. Warps 9 to 11 (epilogue) store it, or have
-//            TMA store it
-//   sums     as in the decode kernels: fp8 sums of 256 bytes of K are added in f32, bf16
+//            TMA store it; under block scales warp 11 brings scales instead
+//   sums     as in the decode kernels: fp8 sums of 256 bytes of K are added in f32 (block scales:
+//            of 128, scaled), bf16
 //            accumulates in one chain of MMAs; with split-K each split is summed by itself, then
 //            added in order. So a token row has the same bits as in decode
 //   shared   1 KB of barriers and queue · ring of stages of 16 KB + 128 B * kTileTokens · epilogue
 //            buffer · scales and biases of two work tiles; 227 KB in all
 //   bytes    of a work tile: its weights and its tokens once, from L2
 //   files    gemm_prefill_sm90_tiles.cuh (shared memory, work tiles), _producer.cuh, _mainloop.cuh,
-//            _epilogue.cuh; here the kernel and its launcher
+//            _scales.cuh, _epilogue.cuh; here the kernel and its launcher
 //
 // Best: 3584x5120 at 8,192 tokens in 202 us, 75 % of nominal (H200, 45ea55a, 2026-11-23).
 // docs/kernels/gemm.md: when it runs, and what was tried.
@@ -28,6 +29,7 @@
 #include "cuda/gemm/gemm_prefill_sm90_epilogue.cuh"
 #include "cuda/gemm/gemm_prefill_sm90_mainloop.cuh"
 #include "cuda/gemm/gemm_prefill_sm90_producer.cuh"
+#include "cuda/gemm/gemm_prefill_sm90_scales.cuh"
 #include "cuda/gemm/gemm_prefill_sm90_tiles.cuh"
 #include "cuda/gemm/gemm_sm90.h"
 #include "cuda/gemm/prefill_token_blocks.h"
@@ -53,6 +55,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   auto* scales = reinterpret_cast<float*>(unaligned + (results - shared_address(unaligned)) +
                                           Plan::kEpilogueBytes);
   const EpilogueBuffer<kTileTokens> buffer{results, scales, buffer_full, buffer_full + 16U};
+  [[maybe_unused]] const ScaleRing<kTileTokens> scale_ring{list.full + 8U * kQueueTiles,
+                                                           scales + 2 * Plan::kScaleWords};
   const int warp = warp_index();
   OperandProducer<kTileTokens> first{p, maps, full, ring, {}};
   int prologue = 0;  // of the producer warp
@@ -70,8 +74,13 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
       mbarrier_init(empty + 8U * static_cast<std::uint32_t>(slot), 2 * kConsumers / 32);
     for (std::uint32_t group = 0; group < 2; ++group) {
       mbarrier_init(buffer.full + 8U * group, kConsumers / 2);
-      mbarrier_init(buffer.empty + 8U * group, kWriters * 32);
+      mbarrier_init(buffer.empty + 8U * group, kWriters<kType> * 32);
     }
+    if constexpr (kType == TileType::fp8_block)
+      for (int slot = 0; slot < ScaleRingPlan<kTileTokens>::kSlots; ++slot) {
+        mbarrier_init(scale_ring.full(slot), 32);
+        mbarrier_init(scale_ring.empty(slot), kConsumers / 32);
+      }
     for (std::uint32_t work_tile = 0; work_tile < kQueueTiles; ++work_tile)
       mbarrier_init(list.full + 8U * work_tile, 1);
     fence_mbarrier_init();
@@ -84,13 +93,16 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const PrefillTileScheduler work(p, slices);
   if (warp >= kConsumers / 32) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-    if (warp > kConsumers / 32)
+    if (kType == TileType::fp8_block && warp == kThreads / 32 - 1)
+      produce_scales<kTileTokens>(p, work, list, scale_ring);
+    else if (warp > kConsumers / 32)
       epilogue_warps<kType, kTileTokens>(p, maps, work, list, buffer, scales);
     else
       produce_operands<kTileTokens>(p, maps, work, list, full, empty, ring);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
-    mma_warpgroups<kType, kTileTokens, kSplitK>(p, work, list, full, empty, ring, buffer);
+    mma_warpgroups<kType, kTileTokens, kSplitK>(p, work, list, full, empty, ring, scale_ring,
+                                                buffer);
   }
 }
 
@@ -99,11 +111,13 @@ cudaError_t launch_config(const Gemm& p,
                           const PrefillTensorMaps& maps,
                           int multiprocessors,
                           cudaStream_t stream) {
-  using Plan = PrefillPlan<kTileTokens>;
+  constexpr int kShared = PrefillPlan<kTileTokens>::kShared +
+                          (kType == TileType::fp8_block ? ScaleRingPlan<kTileTokens>::kBytes : 0);
+  static_assert(kShared <= kSharedMax);
   const auto kernel = gemm_prefill_kernel<kType, kTileTokens, kSplitK>;
   static PerDevice prepared;
   const cudaError_t ready = prepared.once([&] {
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Plan::kShared);
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   });
   if (ready != cudaSuccess) return ready;
   const int clusters = multiprocessors / 2;
@@ -113,8 +127,23 @@ cudaError_t launch_config(const Gemm& p,
           : prefill_token_blocks(prefill_tiling(p, kTileTokens, multiprocessors));
   return launch_kernel(kernel,
                        {dim3(static_cast<unsigned>(clusters * 2)), dim3(kThreads),
-                        static_cast<std::size_t>(Plan::kShared)},
+                        static_cast<std::size_t>(kShared)},
                        stream, p, maps, slices);
+}
+
+template <TileType kType>
+cudaError_t launch_type(const Gemm& p,
+                        const PrefillTensorMaps& maps,
+                        int columns,
+                        int multiprocessors,
+                        cudaStream_t stream) {
+  if constexpr (kType != TileType::bf16)
+    if (columns == kPrefillTokensMax && p.split_k == 1 && p.epilogue != Epilogue::f32)
+      return launch_config<kType, kPrefillTokensMax, false>(p, maps, multiprocessors, stream);
+  if (columns != 128 || (kType == TileType::fp8_block && p.epilogue == Epilogue::f32))
+    return cudaErrorInvalidValue;
+  return p.split_k > 1 ? launch_config<kType, 128, true>(p, maps, multiprocessors, stream)
+                       : launch_config<kType, 128, false>(p, maps, multiprocessors, stream);
 }
 
 }  // namespace
@@ -125,22 +154,16 @@ cudaError_t launch_gemm_prefill_sm90(const Gemm& p,
                                      int columns,
                                      int multiprocessors,
                                      cudaStream_t stream) {
-  if (p.type == TileType::fp8_block || p.x_rows != nullptr || multiprocessors < 2)
-    return cudaErrorInvalidValue;
-  if (columns == kPrefillTokensMax && p.split_k == 1 && p.type == TileType::fp8 &&
-      p.epilogue != Epilogue::f32) {
-    return prefill::launch_config<TileType::fp8, kPrefillTokensMax, false>(p, maps, multiprocessors,
-                                                                           stream);
+  if (p.x_rows != nullptr || multiprocessors < 2) return cudaErrorInvalidValue;
+  switch (p.type) {
+    case TileType::bf16:
+      return prefill::launch_type<TileType::bf16>(p, maps, columns, multiprocessors, stream);
+    case TileType::fp8:
+      return prefill::launch_type<TileType::fp8>(p, maps, columns, multiprocessors, stream);
+    case TileType::fp8_block:
+      return prefill::launch_type<TileType::fp8_block>(p, maps, columns, multiprocessors, stream);
   }
-  if (columns != 128) return cudaErrorInvalidValue;
-  if (p.type == TileType::bf16)
-    return p.split_k > 1
-               ? prefill::launch_config<TileType::bf16, 128, true>(p, maps, multiprocessors, stream)
-               : prefill::launch_config<TileType::bf16, 128, false>(p, maps, multiprocessors,
-                                                                    stream);
-  return p.split_k > 1
-             ? prefill::launch_config<TileType::fp8, 128, true>(p, maps, multiprocessors, stream)
-             : prefill::launch_config<TileType::fp8, 128, false>(p, maps, multiprocessors, stream);
+  return cudaErrorInvalidValue;
 }
 
 const void* kernel_of::gemm_prefill_sm90() {

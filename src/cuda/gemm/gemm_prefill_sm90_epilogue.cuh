@@ -62,8 +62,8 @@ __device__ __forceinline__ void write_sums(const Gemm& p,
 }
 
 /// Whether the output may be f32.
-template <int kTileTokens>
-constexpr bool kMayBeF32 = kTileTokens != kPrefillTokensMax;
+template <TileType kType, int kTileTokens>
+constexpr bool kMayBeF32 = kType != TileType::fp8_block&& kTileTokens != kPrefillTokensMax;
 
 /// Whether TMA may store the output.
 template <int kTileTokens>
@@ -87,7 +87,7 @@ __device__ __forceinline__ void store_to_epilogue_buffer(const Gemm& p,
   constexpr int kTogether = 4;  // tiles whose scales are loaded while the previous ones are used
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (kMayBeF32<kTileTokens> && p.epilogue == Epilogue::f32) {
+  if (kMayBeF32<kType, kTileTokens> && p.epilogue == Epilogue::f32) {
     halfway();
     write_sums<kType, kTileTokens>(p, finished.work_tile, finished.row, sum);
     return;
@@ -147,12 +147,12 @@ __device__ __forceinline__ std::uint32_t swiglu(std::uint32_t gate, std::uint32_
   return pack_bf16(silu_mul(low(gate), low(up)), silu_mul(high(gate), high(up)));
 }
 
-/// Stores eight adjacent columns from `n` on for the tokens of epilogue warp `writer`. kLanes lanes
-/// take one token; `read(token)` returns its columns. kInFlight tokens are in flight at once.
-template <int kLanes, int kInFlight, typename Read>
+/// Stores eight adjacent columns from `n` on for the tokens of epilogue warp `writer` of kWarps.
+/// kLanes lanes take one token; `read(token)` returns its columns. kInFlight tokens are in flight.
+template <int kLanes, int kInFlight, int kWarps, typename Read>
 __device__ __forceinline__ void write_columns(
     const Gemm& p, const PrefillWorkTile& work_tile, int writer, int n, const Read& read) {
-  constexpr int kStep = kWriters * 32 / kLanes;
+  constexpr int kStep = kWarps * 32 / kLanes;
   int token = (writer * 32 + static_cast<int>(threadIdx.x) % 32) / kLanes;
   Bf16* to = static_cast<Bf16*>(p.out) + (work_tile.first + token) * p.out_stride + n;
   const std::int64_t stride = kStep * p.out_stride;
@@ -184,7 +184,7 @@ __device__ __forceinline__ void write_columns(
 }
 
 /// Stores what an MMA warpgroup left of a work tile: 64 columns from weight row `row` on.
-template <int kTileTokens>
+template <int kTileTokens, int kWarps>
 __device__ __forceinline__ void write_results(const Gemm& p,
                                               const PrefillWorkTile& work_tile,
                                               const EpilogueBuffer<kTileTokens>& buffer,
@@ -200,7 +200,7 @@ __device__ __forceinline__ void write_results(const Gemm& p,
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (p.epilogue == Epilogue::silu_mul) {  // gate and up columns alternate by 8
     const int pair = lane % (kPieces / 2);
-    write_columns<kPieces / 2, 1>(p, work_tile, writer, row / 2 + pair * 8, [&](int token) {
+    write_columns<kPieces / 2, 1, kWarps>(p, work_tile, writer, row / 2 + pair * 8, [&](int token) {
       const uint4 gate = piece_of(token, pair * 2);
       const uint4 up = piece_of(token, pair * 2 + 1);
       return make_uint4(swiglu(gate.x, up.x), swiglu(gate.y, up.y), swiglu(gate.z, up.z),
@@ -208,8 +208,8 @@ __device__ __forceinline__ void write_results(const Gemm& p,
     });
   } else {
     const int piece = lane % kPieces;
-    write_columns<kPieces, 4>(p, work_tile, writer, row + piece * 8,
-                              [&](int token) { return piece_of(token, piece); });
+    write_columns<kPieces, 4, kWarps>(p, work_tile, writer, row + piece * 8,
+                                      [&](int token) { return piece_of(token, piece); });
   }
 }
 
@@ -244,7 +244,7 @@ __device__ void epilogue_warps(const Gemm& p,
                                float* scales) {
   if (p.epilogue == Epilogue::f32) return;
   using Plan = PrefillPlan<kTileTokens>;
-  constexpr int kTurn = kWriters * 32;
+  constexpr int kTurn = kWriters<kType> * 32;
   constexpr int kEach = (kTileTokens + kTurn - 1) / kTurn;  // scales of a lane
   constexpr int kEachRow = (kBlockRows + kTurn - 1) / kTurn;
   const int thread = static_cast<int>(threadIdx.x) - kConsumers - 32;
@@ -301,7 +301,7 @@ __device__ void epilogue_warps(const Gemm& p,
       const int row = (tile + group) * kTileRows;
       if (tile + group < p.tiles) {
         if (!kMayTmaStore<kTileTokens> || !maps.stores)
-          write_results<kTileTokens>(p, work_tile, buffer, group, row, writer);
+          write_results<kTileTokens, kWriters<kType>>(p, work_tile, buffer, group, row, writer);
         else if (writer == (last ? group : 0) && elect_one())
           store_results<kTileTokens>(maps, work_tile, buffer, group, row, last);
       }

@@ -3,12 +3,12 @@
 // hands the sums to the epilogue while the next work tile's first MMAs run.
 #pragma once
 
-#include <iterator>
 #include <type_traits>
 
 #include "cuda/device/ptx.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "cuda/gemm/gemm_prefill_sm90_epilogue.cuh"
+#include "cuda/gemm/gemm_prefill_sm90_scales.cuh"
 #include "cuda/gemm/gemm_prefill_sm90_tiles.cuh"
 
 namespace koho::cuda::prefill {
@@ -23,6 +23,15 @@ __device__ __forceinline__ void with_columns(int width_index, const Run& run) {
     with_columns<kTileTokens, kIndex - 1>(width_index, run);
 }
 
+template <int kSumTiles, int kTiles>
+__device__ __forceinline__ void add_sums(float (&sum)[kSumTiles][4],
+                                         const float (&partial)[kTiles][4]) {
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum[tile][i] += partial[tile][i];
+}
+
 template <TileType kType, int kTileTokens, bool kSplitK>
 __device__ void mma_warpgroups(const Gemm& p,
                                const PrefillTileScheduler& work,
@@ -30,11 +39,13 @@ __device__ void mma_warpgroups(const Gemm& p,
                                std::uint32_t full,
                                std::uint32_t empty,
                                std::uint32_t ring,
+                               [[maybe_unused]] ScaleRing<kTileTokens> scale_ring,
                                const EpilogueBuffer<kTileTokens>& buffer) {
   using Plan = PrefillPlan<kTileTokens>;
   const int warp = warp_index();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int rank = cta_rank();
+  constexpr int kStageSums = kType == TileType::fp8_block ? 2 : 1;
   const int stages_all = (p.width_bytes + kStageWidth - 1) / kStageWidth;
   const auto release = [&](int slot) {
     const std::uint32_t barrier = empty + 8U * static_cast<std::uint32_t>(slot);
@@ -67,8 +78,8 @@ __device__ void mma_warpgroups(const Gemm& p,
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[tile][i] = 0.0F;
     };
-    const int whole = p.width_bytes / kStageWidth;
-    const int left = p.width_bytes - whole * kStageWidth;
+    const int whole = p.width_bytes / (kStageWidth / kStageSums);
+    const int left = p.width_bytes - whole * (kStageWidth / kStageSums);
     // Only MMAs into a fresh accumulator may start before the previous sums have left their
     // registers.
     if (pending && (kChained<kType> || !more || (whole == 0 && left != kTmaBoxBytes)))
@@ -93,15 +104,14 @@ __device__ void mma_warpgroups(const Gemm& p,
         }
     };
     const auto add = [&](const auto& partial) {
-#pragma unroll
-      for (int tile = 0; tile < static_cast<int>(std::size(partial)); ++tile)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sum[tile][i] += partial[tile][i];
+      if constexpr (kStageSums > 1)
+        add_block(scale_ring, group, sum, partial);
+      else
+        add_sums(sum, partial);
     };
     const auto slot_full = [&] {
       mbarrier_wait(full + 8U * static_cast<std::uint32_t>(at.slot), at.phase);
     };
-    // Multiplies 32 bytes of K from the slot.
     const auto step = [&]<int kTiles>(float(&partial)[kTiles][4], int i, bool accumulate) {
       const auto slot = static_cast<std::uint32_t>(at.slot * Plan::kStage);
       wgmma<kType, 8 * kTiles>(&partial[0][0],
@@ -163,18 +173,19 @@ __device__ void mma_warpgroups(const Gemm& p,
       at.advance();
     };
     with_columns<kTileTokens>(width_index_of<kTileTokens>(work_tile), [&](auto columns) {
-      for (int stage = 0; stage < whole; ++stage) {
-        begin_split(stage);
+      for (int i = 0; i < whole; ++i) {
+        if (i % kStageSums == 0) begin_split(i / kStageSums);
         if constexpr (kChained<kType>)
           chain(std::integral_constant<int, 2>{});
         else
-          run(columns, std::integral_constant<int, 2>{});
+          run(columns, std::integral_constant<int, 2 / kStageSums>{});
       }
-      if (whole < stages_all) begin_split(whole);
+      if (whole % kStageSums == 0 && whole / kStageSums < stages_all)
+        begin_split(whole / kStageSums);
       if constexpr (kChained<kType>) {
         if (left == kTmaBoxBytes) chain(std::integral_constant<int, 1>{});
       } else {
-        if (left == kTmaBoxBytes) run(columns, std::integral_constant<int, 1>{});
+        if (kStageSums == 1 && left == kTmaBoxBytes) run(columns, std::integral_constant<int, 1>{});
       }
     });
     if (left > 0 && left != kTmaBoxBytes) {  // a shorter end of K, one MMA of full width at a time

@@ -14,7 +14,9 @@ static_assert(kPrefillTiles == 2 * kRowTiles);
 constexpr int kBlockRows = kRowTiles * kTileRows;
 constexpr int kConsumers = 256;
 constexpr int kThreads = 384;
-constexpr int kWriters = 3;  // epilogue warps
+/// Epilogue warps. Under block scales one warp brings scales instead.
+template <TileType kType>
+constexpr int kWriters = kType == TileType::fp8_block ? 2 : 3;
 constexpr int kWeightBytes = kBlockRows * kTmaBoxBytes;
 constexpr int kBarrierBytes = 1024;  // and the queue of work tiles
 constexpr int kQueueTiles = 16;      // slots of WorkTileQueue
@@ -37,6 +39,15 @@ struct PrefillPlan {
       1024 + kBarrierBytes + kEpilogueBytes + kScales;  // alignment included
   static constexpr int kStages = (kSharedMax - kBefore) / kStage;
   static constexpr int kShared = kBefore + kStages * kStage;
+};
+
+/// Under block scales: a ring of the scales of 128 columns of K each, beside the ring of operands,
+/// since these are free again before their sums are scaled.
+template <int kTileTokens>
+struct ScaleRingPlan {
+  static constexpr int kSlots = 8;
+  static constexpr int kWords = kTileTokens + kRowTiles * 2;  // of tokens; of each tile's halves
+  static constexpr int kBytes = kSlots * kWords * 4;
 };
 
 struct PrefillWorkTile {

@@ -56,8 +56,9 @@ struct PrefillTensorMaps {
 };
 
 /// A linear layer or experts, any number of tokens. Token blocks have at most `columns` tokens:
-/// 128, or kPrefillTokensMax (fp8, split_k 1, bf16 output). The rows of x lie in permuted order;
-/// x_rows is not used. Errors: cudaErrorInvalidValue for other types or columns.
+/// 128, or kPrefillTokensMax (not bf16 weights, split_k 1, bf16 output). The rows of x lie in
+/// permuted order; x_rows is not used. Errors: cudaErrorInvalidValue for other columns, and for
+/// fp8_block with f32 output.
 cudaError_t launch_gemm_prefill_sm90(const Gemm& parameters,
                                      const PrefillTensorMaps& maps,
                                      int columns,

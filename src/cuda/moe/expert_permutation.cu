@@ -24,8 +24,7 @@ constexpr int kPermutationThreadsFew = 256;  // decode: barriers and scans of 8 
 constexpr int kPermutationCluster = 8;       // CTAs, for many pairs
 constexpr int kCombineThreads = 128;
 
-/// Token block `index` of the `token_blocks` of an expert that has `count` rows from `first_row`
-/// on.
+/// Token block `index` of the `token_blocks` of an expert whose `count` rows begin at `first_row`.
 __device__ __forceinline__ ExpertTokenBlock token_block_of(
     const ExpertPermutation& p, int expert, int first_row, int count, int token_blocks, int index) {
   constexpr int kTogether = 4;  // token blocks that read the expert's weights at the same time
@@ -57,8 +56,7 @@ __device__ __forceinline__ SharedExpert shared_expert(const ExpertPermutation& p
   return {rows, ceil_div(rows, p.block_tokens)};
 }
 
-/// Lists the shared expert's rows and token blocks; all CTAs take part. NOTE: loops stay rolled:
-/// few run twice, and unrolled ones cost instruction fetches.
+/// Lists the shared expert's rows and blocks; all CTAs take part. Loops stay rolled: few run twice.
 __device__ __forceinline__ void list_shared(const ExpertPermutation& p,
                                             const SharedExpert& shared) {
   const int step = static_cast<int>(gridDim.x * blockDim.x);
@@ -218,8 +216,9 @@ __global__ void __launch_bounds__(kPermutationThreads)
 
 /// A warp takes a token and part of its row, reads it once and writes it for each of the token's
 /// local experts. All loads of 16 bytes a lane are in flight at once. The last of a row may read
-/// beyond its end, within the stride.
+/// beyond its end, within the stride. Block scales are copied by the warp of the row's first part.
 constexpr int kGatherSteps = 8;
+template <bool kBlockScales>
 __global__ void __launch_bounds__(kCombineThreads) expert_gather_kernel(const ExpertGather p) {
   pdl_begin();
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -231,7 +230,7 @@ __global__ void __launch_bounds__(kCombineThreads) expert_gather_kernel(const Ex
   const int pieces = min(pieces_all - first_piece, each);
   const auto* from =
       reinterpret_cast<const uint4*>(p.x + token * p.x_stride_bytes) + first_piece + lane;
-  const float scale = p.x_scales[token];
+  const float scale = kBlockScales ? 0.0F : p.x_scales[token];
   const int places = p.top_k + (p.shared ? 1 : 0);
   uint4 part[kGatherSteps];
 #pragma unroll
@@ -241,7 +240,7 @@ __global__ void __launch_bounds__(kCombineThreads) expert_gather_kernel(const Ex
     const int choice = first + lane;
     int mine = choice == p.top_k && p.shared ? static_cast<int>(token) : -1;
     if (choice < p.top_k) mine = p.permuted_row[token * p.top_k + choice];
-    if (mine >= 0 && blockIdx.y == 0) p.out_scales[mine] = scale;
+    if (!kBlockScales && mine >= 0 && blockIdx.y == 0) p.out_scales[mine] = scale;
     for (int i = 0; i < min(32, places - first); ++i) {
       const int row = __shfl_sync(0xFFFFFFFFU, mine, i);
       if (row < 0) continue;
@@ -249,6 +248,10 @@ __global__ void __launch_bounds__(kCombineThreads) expert_gather_kernel(const Ex
 #pragma unroll
       for (int k = 0; k < kGatherSteps; ++k)
         if (lane + k * 32 < pieces) to[k * 32] = part[k];
+      if (kBlockScales && blockIdx.y == 0)
+        for (int block = lane; block < p.row_scales; block += 32)
+          p.out_scales[static_cast<std::int64_t>(row) * p.row_scales + block] =
+              p.x_scales[token * p.x_scales_stride + block];
     }
   }
 }
@@ -464,11 +467,12 @@ cudaError_t launch_expert_permutation(const ExpertPermutation& p, cudaStream_t s
 cudaError_t launch_expert_gather(const ExpertGather& p, cudaStream_t stream) {
   constexpr std::int64_t kRows = kCombineThreads / 32;
   constexpr int kPartBytes = 16 * 32 * kGatherSteps;
-  return launch_kernel(expert_gather_kernel,
-                       {dim3(static_cast<unsigned>((p.tokens + kRows - 1) / kRows),
-                             static_cast<unsigned>((p.row_bytes + kPartBytes - 1) / kPartBytes)),
-                        dim3(kCombineThreads)},
-                       stream, p);
+  return launch_kernel(
+      p.x_scales_stride > 0 ? expert_gather_kernel<true> : expert_gather_kernel<false>,
+      {dim3(static_cast<unsigned>((p.tokens + kRows - 1) / kRows),
+            static_cast<unsigned>((p.row_bytes + kPartBytes - 1) / kPartBytes)),
+       dim3(kCombineThreads)},
+      stream, p);
 }
 
 cudaError_t launch_expert_combine(const ExpertCombine& p, cudaStream_t stream) {

@@ -67,15 +67,17 @@ cudaError_t launch_dense_expert_rows(const DenseExpertRows& rows, cudaStream_t s
 struct ExpertGather {
   std::uint8_t* out = nullptr;  // [permuted rows, stride], 16-byte aligned rows
   std::int64_t out_stride_bytes = 0;
-  float* out_scales = nullptr;      // [permuted rows]
+  float* out_scales = nullptr;      // [permuted rows, row_scales]
   const std::uint8_t* x = nullptr;  // [T], 16-byte aligned rows
   std::int64_t x_stride_bytes = 0;
-  const float* x_scales = nullptr;             // [T]
+  const float* x_scales = nullptr;             // [T], or [T, x_scales_stride] of block scales
+  std::int64_t x_scales_stride = 0;            // 0: a scale per token
   const std::int32_t* permuted_row = nullptr;  // [T, A] pair -> permuted row, -1 = not local
   std::int64_t tokens = 0;
   int top_k = 0;
   bool shared = false;  // the first T permuted rows are all tokens
   int row_bytes = 0;
+  int row_scales = 1;  // scales of a token
 };
 cudaError_t launch_expert_gather(const ExpertGather& gather, cudaStream_t stream);
 

@@ -37,7 +37,7 @@ struct Operands {
   std::vector<float> row_scales;          // [kRows]
   std::vector<float> token_scales;        // [kTokensMany]
   std::vector<float> block_scales;        // as Gemm::block_scales
-  std::vector<float> token_block_scales;  // [kTokens, kScaleBlocks]
+  std::vector<float> token_block_scales;  // [kTokensMany, kScaleBlocks]
 };
 
 }  // namespace koho::cuda::self_test

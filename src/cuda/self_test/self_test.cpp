@@ -37,7 +37,7 @@ Operands::Operands(std::uint32_t seed, int element_bytes) {
   scales(row_scales, kRows);
   scales(token_scales, kTokensMany);
   scales(block_scales, kRows / kTileRows * 2 * kScaleBlocks);
-  scales(token_block_scales, kTokens * kScaleBlocks);
+  scales(token_block_scales, kTokensMany * kScaleBlocks);
 }
 
 }  // namespace self_test
