@@ -2,6 +2,7 @@
 // The unswapped decode GEMM's mainloop under block scales.
 #pragma once
 
+#include "base/arithmetic.h"
 #include "cuda/device/ptx.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "cuda/gemm/block_scales.cuh"
@@ -28,7 +29,7 @@ __device__ __forceinline__ void multiply_blocks(const Gemm& p,
   UnswappedBlockScales<kTiles> scales;
   scales.begin_weights(p, row);
   scales.begin_tokens(p, token);
-  const int stages = p.width_bytes / kStageWidth;
+  const int stages = ceil_div(p.width_bytes, kStageWidth);  // the last one may be short
   int split = 1;
   int next_split = Plan::kWhole ? stages / p.split_k : 0;  // stage where the next split begins
 #pragma unroll 1
