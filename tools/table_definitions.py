@@ -394,7 +394,7 @@ TABLES = {
                   soak_rows, command="`server_load … soak`, at nice 10"),
     "busy-cores": Table((("epyc", "busy-cores"),), ("threads", "alone", "one on core 0", "one", "one on each core"), busy_rows,
                         command="`tools/busy_cores.py`"),
-    "serve-clients": Table((("xeon", "clients-1"), ("xeon", "clients-6")), ("at once", "tok/s", "TTFT", "TPOT", "ITL", "E2EL"), client_rows,
+    "serve-clients": Table((("xeon", "clients-1"), ("epyc", "clients-6")), ("at once", "tok/s", "TTFT", "TPOT", "ITL", "E2EL"), client_rows,
                            command="`tools/bench_serve_check.py`"),
     # docs/performance.md: beside others
     "peer-vllm": Table((("peers", "vllm"),), ("GLM-4.5-Air-FP8, one H200", "unit", "vLLM 0.26.0", "koho", "ratio"), peer_rows),
