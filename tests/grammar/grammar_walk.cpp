@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/thread_time.h"
+
 namespace koho::testing {
 
 const Tokenizer& tiny_tokenizer() {
@@ -24,6 +26,21 @@ GrammarLimits patient_limits() {
 
 bool is_set(const std::vector<std::uint32_t>& mask, std::int32_t token) {
   return ((mask[static_cast<std::size_t>(token) / 32] >> (token % 32)) & 1U) != 0;
+}
+
+double mask_us(const CompiledGrammar& grammar, std::string_view text) {
+  const Tokenizer& tokenizer = tiny_tokenizer();
+  const std::unique_ptr<Matcher> matcher = *grammar.start();
+  const Result<std::vector<std::int32_t>> tokens = tokenizer.encode(text);
+  for (const std::int32_t token : *tokens) EXPECT_TRUE(matcher->accept(token).ok()) << text;
+  std::vector<std::uint32_t> mask(mask_words(tokenizer.vocab_size()));
+  double best = 1e9;
+  for (int i = 0; i < 20; ++i) {
+    const double begin = thread_us();
+    EXPECT_TRUE(matcher->fill_mask(mask).ok());
+    best = std::min(best, thread_us() - begin);
+  }
+  return best;
 }
 
 Walk random_walk(const CompiledGrammar& grammar, std::uint64_t seed, int tokens_max) {

@@ -14,12 +14,12 @@
 #include "grammar/constraint.h"
 #include "grammar/grammar_compiler.h"
 #include "grammar_accepts.h"
-#include "tests/support/thread_time.h"
+#include "grammar_walk.h"
 
 namespace koho {
 namespace {
 
-using testing::thread_us;
+using testing::mask_us;
 using testing::tiny_tokenizer;
 
 /// Keys that begin alike, that end where another goes on, with escapes, beyond ASCII, and empty.
@@ -54,21 +54,6 @@ class OptionalMembers : public ::testing::Test {
     const auto grammar = compiler_.compile(Constraint::json_schema(schema));
     EXPECT_TRUE(grammar.ok()) << schema << grammar.error().message;
     return *grammar;
-  }
-  /// The least time of a mask after `text`.
-  double mask_us(const std::string& schema, const std::string& text) {
-    const auto grammar = compile(schema);
-    const auto matcher = grammar->start();
-    const Result<std::vector<std::int32_t>> tokens = tiny_tokenizer().encode(text);
-    for (const std::int32_t token : *tokens) EXPECT_TRUE((*matcher)->accept(token).ok()) << text;
-    std::vector<std::uint32_t> mask(mask_words(tiny_tokenizer().vocab_size()));
-    double best = 1e9;
-    for (int i = 0; i < 20; ++i) {
-      const double begin = thread_us();
-      EXPECT_TRUE((*matcher)->fill_mask(mask).ok());
-      best = std::min(best, thread_us() - begin);
-    }
-    return best;
   }
 
   GrammarCompiler compiler_{tiny_tokenizer(), tiny_tokenizer().vocab_size()};
@@ -140,9 +125,9 @@ TEST_F(OptionalMembers, CostAStepNoMoreWhereThereAreMany) {
       text += (i == 0 ? "\"key" : ", \"key") + std::to_string(i) + R"(": "text")";
     return text.substr(0, text.size() - 1);  // within the last text
   };
-  const double one = mask_us(schema(1), members(1));
-  const double first = mask_us(schema(100), members(1));
-  const double last = mask_us(schema(100), members(99));
+  const double one = mask_us(*compile(schema(1)), members(1));
+  const double first = mask_us(*compile(schema(100)), members(1));
+  const double last = mask_us(*compile(schema(100)), members(99));
   std::printf(
       "a mask in a text: %.1f us of one member, %.1f of the first of 100, %.1f of the 99th\n", one,
       first, last);
@@ -153,8 +138,8 @@ TEST_F(OptionalMembers, CostAStepNoMoreWhereThereAreMany) {
 /// White space of an empty tuple was that before its items and that after them in every split.
 TEST_F(OptionalMembers, ATuplesFirstItemCostsNoMoreThanAnyArrays) {
   const std::string tuple = R"({"type":"array","prefixItems":[{"type":"null"}],"items":false})";
-  const double list_us = mask_us(R"({"type":"array","items":{"type":"null"}})", "[");
-  const double tuple_us = mask_us(tuple, "[");
+  const double list_us = mask_us(*compile(R"({"type":"array","items":{"type":"null"}})"), "[");
+  const double tuple_us = mask_us(*compile(tuple), "[");
   std::printf("a mask after [: %.1f us of a list, %.1f us of a tuple\n", list_us, tuple_us);
   EXPECT_LT(tuple_us, 4 * list_us);
   const auto grammar = compile(tuple);

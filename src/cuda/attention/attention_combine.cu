@@ -16,6 +16,7 @@
 
 #include "cuda/attention/attention_combine.cuh"
 #include "cuda/device/launch.cuh"
+#include "cuda/device/resident_clusters.cuh"
 #include "cuda/rows/row_epilogue.cuh"
 
 namespace koho::cuda {
@@ -152,29 +153,6 @@ __global__ void attention_padding_kernel(const __grid_constant__ Attention p) {
   }
 }
 
-/// Whether clusters of kClusterMax fit the GPU: more than 8 CTAs need not.
-bool supports_wide_clusters(std::size_t shared_bytes) {
-  const cudaError_t allowed = cudaFuncSetAttribute(
-      attention_combine_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = kClusterMax;
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(kClusterMax);
-  config.blockDim = dim3(kThreadsMax);
-  config.dynamicSmemBytes = shared_bytes;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  int clusters = 0;
-  const cudaError_t found =
-      allowed != cudaSuccess
-          ? allowed
-          : cudaOccupancyMaxActiveClusters(&clusters, attention_combine_kernel, &config);
-  if (found != cudaSuccess) cudaGetLastError();  // not the next launch's
-  return found == cudaSuccess && clusters > 0;
-}
-
 }  // namespace
 
 bool attention_combine_supports(const RowOutputs& out, std::int64_t width) {
@@ -198,8 +176,12 @@ cudaError_t launch_attention_combine(const RowOutputs& out,
       [] { return allow_dynamic_shared_memory(attention_combine_kernel, kSharedMax); });
   if (ready != cudaSuccess) return ready;
   static PerDevice clusters;
-  const int widest =
-      clusters.number([] { return supports_wide_clusters(kSharedMax) ? kClusterMax : kCluster; });
+  // A GPU need not hold clusters of more than 8 CTAs.
+  const int widest = clusters.number([] {
+    return resident_clusters(attention_combine_kernel, kClusterMax, kThreadsMax, kSharedMax) > 0
+               ? kClusterMax
+               : kCluster;
+  });
   // Room for the sums of chunks where the rows are few, so that it costs no residency.
   const bool few = 4 * rows * kCluster <= p.multiprocessors;
   const int cluster = 4 * rows * widest <= p.multiprocessors ? widest

@@ -21,6 +21,7 @@
 #include "cuda/device/numeric.cuh"
 #include "cuda/device/ptx.cuh"
 #include "cuda/gemm/epilogue.cuh"
+#include "cuda/gemm/expert_tile.cuh"
 #include "cuda/gemm/gemm.h"
 #include "cuda/gemm/mma_tile.cuh"
 #include "cuda/gemm/tiled_layout.h"
@@ -84,12 +85,8 @@ __device__ __forceinline__ PairTile pair_tile_at(const Gemm& p,
     const int first = block_begin(p, token_blocks, block);
     return {0, of_band / blocks, first, block_begin(p, token_blocks, block + 1) - first};
   }
-  const int at = index / pairs;
-  const ExpertTokenBlock any = p.token_blocks[at];
-  const int first = at - any.block_of_expert;
-  const int of_expert = index - first * pairs;
-  const ExpertTokenBlock block = p.token_blocks[first + of_expert % any.blocks_of_expert];
-  return {block.expert, of_expert / any.blocks_of_expert, block.first, block.count};
+  const auto [block, pair] = expert_tile_at(p.token_blocks, index, pairs);
+  return {block.expert, pair, block.first, block.count};
 }
 
 /// The pair's weight tile `index`, or the one before it where p has an odd number of tiles.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/device/ptx.cuh"
+#include "cuda/gemm/expert_tile.cuh"
 #include "cuda/gemm/gemm_sm90.h"
 #include "cuda/gemm/prefill_token_blocks.h"
 
@@ -89,13 +90,8 @@ struct PrefillTileScheduler {
   }
   __device__ __forceinline__ PrefillWorkTile work_tile(const Gemm& p, int index) const {
     if (p.token_blocks == nullptr) return slice(p, index);
-    // Token blocks of one expert pass over its weights together, so that memory delivers them once.
-    const int at = index / blocks;
-    const ExpertTokenBlock any = p.token_blocks[at];
-    const int first = at - any.block_of_expert;
-    const int of_group = index - first * blocks;
-    const ExpertTokenBlock e = p.token_blocks[first + of_group % any.blocks_of_expert];
-    return {e.expert, of_group / any.blocks_of_expert, e.first, e.count};
+    const auto [of, block] = expert_tile_at(p.token_blocks, index, blocks);
+    return {of.expert, block, of.first, of.count};
   }
 };
 

@@ -2,14 +2,10 @@
 // The experts operator: permutes a step's token-expert pairs, runs both grouped GEMMs of the layer,
 // and combines the outputs. choose_group_kernels.cpp chooses the kernels. Experts of mixed formats
 // are mixed_format_experts.cpp's.
-#include <algorithm>
-
 #include "base/arithmetic.h"
 #include "cuda/backend.h"
-#include "cuda/gemm/choose_gemm.h"
 #include "cuda/gemm/gemm_operands.h"
 #include "cuda/gemm/gemm_sm90.h"
-#include "cuda/gemm/tiled_layout.h"
 #include "cuda/moe/expert_group.h"
 #include "cuda/moe/expert_permutation.h"
 #include "cuda/moe/experts_down.h"

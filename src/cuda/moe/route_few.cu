@@ -19,6 +19,7 @@
 
 #include "base/arithmetic.h"
 #include "cuda/device/launch.cuh"
+#include "cuda/device/resident_clusters.cuh"
 #include "cuda/moe/route_top_k.cuh"
 
 namespace koho::cuda {
@@ -343,31 +344,12 @@ struct FewKernel {
   int clusters = 0;  // that the GPU holds at a time
 };
 
-/// How many clusters the GPU holds; 0: none.
-int resident_clusters(void (*kernel)(const Route, int, int), int threads) {
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = kSplitK;
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(kSplitK);
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = kSharedMax;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  int clusters = 0;
-  if (allow_nonportable_clusters(kernel, kSharedMax) == cudaSuccess &&
-      cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess)
-    return clusters;
-  static_cast<void>(cudaGetLastError());  // not the next launch's
-  return 0;
-}
-
 template <int kThreads, int kKept, int kOwn>
 FewKernel few_kernel() {
   const auto kernel = route_few_kernel<kThreads, kKept, kOwn>;
   static PerDevice resident;
-  const int clusters = resident.number([&] { return resident_clusters(kernel, kThreads); });
+  const int clusters =
+      resident.number([&] { return resident_clusters(kernel, kSplitK, kThreads, kSharedMax); });
   return {.kernel = clusters > 0 ? kernel : nullptr,
           .kept = kKept,
           .plan_bytes = kPlanBytes<kOwn>,
