@@ -3,7 +3,7 @@
 """`koho bench serve` beside the real `vllm bench serve` on one server: the same requests by both, in turn or at once.
 
     tools/bench_serve_check.py --koho build/koho --rounds 5 -- --max-concurrency 6
-    tools/bench_serve_check.py --koho build/koho --together --rounds 8 --json clients.json -- --max-concurrency 3
+    tools/bench_serve_check.py --koho build/koho --together --rounds 8 --json clients.json -- --request-rate 1 --burstiness 1e6
 
 Flags behind -- go to both. The server has a core of its own, the clients another. vLLM's wheel comes from PyPI; of it run the
 benchmark (vllm.benchmarks) and what it uses (vllm.utils, vllm.logger), unchanged; torch and vLLM's engine, which it only
@@ -12,8 +12,9 @@ requests differ; exit code 1 if the median of a figure's ratios (JUDGED) is furt
 
 In turn, what the server's speed changes by from run to run is in the ratios. --together, both clients load the server in the
 same seconds, each with its own order of the same prompts. A round is then two runs, alike but that the clients have changed
-places: who starts first, LEAD_S before the other, and who has which order. vLLM's client is held after its imports and
-warm-up, where its measurement would begin; koho's needs no warm-up by then.
+places: who starts --lead seconds before the other, and who has which order. Both are held where their measurement would
+begin, vLLM's after its imports and warm-up, koho's by a pipe for its dataset; it needs no warm-up by then. At a steady rate
+(--request-rate with --burstiness 1e6), not above what the server can do, the two runs' load is the same to the server.
 """
 import argparse
 import concurrent.futures
@@ -53,7 +54,6 @@ COUNTS = ["completed", "failed", "total_input_tokens", "total_output_tokens"]  #
 CLIENTS = ("koho", "vllm")
 OVERLAP = "overlap"  # of the two clients: seconds of both by seconds of either
 HELD = "held"  # what vLLM's client says where it waits for a line
-LEAD_S = 0.2
 
 
 # ---- vLLM's benchmark, in a process of its own
@@ -161,29 +161,58 @@ class Bench:
     def lines(self, seed):
         return prompts(self.options.num_prompts, self.options.prompt_len, self.options.output_len, seed)
 
-    def start(self, client, lines, warmups, held=False):
-        """The client's process, its result file to come."""
+    def start(self, client, lines, warmups, program=()):
+        """The client's process, its result file to come. `lines`: the dataset, or None if it comes through a pipe."""
         dataset, result = self.folder / f"{client}.jsonl", self.folder / f"{client}.json"
-        dataset.write_text("".join(lines))
+        if lines is not None:
+            dataset.write_text("".join(lines))
         result.unlink(missing_ok=True)
-        program = {"koho": [self.options.koho, "bench", "serve"], "vllm": [self.python, __file__, "--vllm-held" if held else "--vllm"]}
+        programs = {"koho": [self.options.koho, "bench", "serve"], "vllm": [self.python, __file__, "--vllm"]}
         return subprocess.Popen(
-            [*program[client], "--base-url", self.url, "--model", str(MODEL), "--served-model-name", "tiny", "--backend", "openai",
+            [*(program or programs[client]), "--base-url", self.url, "--model", str(MODEL), "--served-model-name", "tiny", "--backend", "openai",
              "--dataset-name", "custom", "--dataset-path", str(dataset), "--disable-shuffle", "--skip-chat-template",
-             "--custom-output-len", "-1", "--num-prompts", str(len(lines)), "--ignore-eos", "--temperature", "0",
+             "--custom-output-len", "-1", "--num-prompts", str(self.options.num_prompts), "--ignore-eos", "--temperature", "0",
              "--num-warmups", str(warmups), "--percentile-metrics", "ttft,tpot,itl,e2el", "--save-result",
              "--result-dir", str(self.folder), "--result-filename", result.name, "--disable-tqdm", *self.flags],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             preexec_fn=lambda: os.sched_setaffinity(0, {self.core}))
 
+    def start_held_vllm(self, lines):
+        """(its process, what lets it begin)."""
+        process = self.start("vllm", lines, 2, [self.python, __file__, "--vllm-held"])
+        said = ""
+        while not said.endswith(HELD + "\n"):
+            line = process.stdout.readline()
+            if not line:
+                sys.exit(f"bench_serve_check: vllm's client ended before its measurement:\n{said[-2000:]}")
+            said += line
+
+        def begin():
+            process.stdin.write("\n")
+            process.stdin.flush()
+        return process, begin
+
+    def start_held_koho(self, lines):
+        """Likewise."""
+        dataset = self.folder / "koho.jsonl"
+        dataset.unlink(missing_ok=True)
+        os.mkfifo(dataset)
+        process = self.start("koho", None, 0)
+        pipe = dataset.open("w")  # once the other end is opened
+
+        def begin():
+            with pipe:
+                pipe.writelines(lines)
+        return process, begin
+
     def end(self, client, process):
-        """(its result, when its process ended). A client that fails ends everything."""
+        """Its result. A client that fails ends everything."""
         said = process.stdout.read()
-        code, ended = process.wait(), time.monotonic()
+        code = process.wait()
         result = self.folder / f"{client}.json"
         if code != 0 or not result.exists():
             sys.exit(f"bench_serve_check: {client}'s client failed with {code}:\n{said[-2000:]}")
-        return json.loads(result.read_text()), ended
+        return json.loads(result.read_text())
 
 
 def server_ttft(url):
@@ -198,7 +227,7 @@ def in_turn(bench, one):
     found = {}
     for client in CLIENTS if one % 2 == 0 else reversed(CLIENTS):
         before = server_ttft(bench.url)
-        found[client], _ = bench.end(client, bench.start(client, bench.lines(one), warmups=2))
+        found[client] = bench.end(client, bench.start(client, bench.lines(one), warmups=2))
         after = server_ttft(bench.url)
         found[client][SERVER_TTFT] = 1e3 * (after[0] - before[0]) / (after[1] - before[1])
     return [found]
@@ -209,31 +238,24 @@ def together(bench, one):
     orders = [bench.lines(one) for _ in CLIENTS]
     for place, lines in enumerate(orders):
         random.Random(f"{one} {place}").shuffle(lines)
-    return [run_at_once(bench, dict(zip(places, orders)), places[0]) for places in (CLIENTS, CLIENTS[::-1])]
+    return [run_at_once(bench, dict(zip(places, orders)), places) for places in (CLIENTS, CLIENTS[::-1])]
 
 
-def run_at_once(bench, orders, first):
-    theirs = bench.start("vllm", orders["vllm"], warmups=2, held=True)
-    said = ""
-    while not said.endswith(HELD + "\n"):
-        line = theirs.stdout.readline()
-        if not line:
-            sys.exit(f"bench_serve_check: vllm's client ended before its measurement:\n{said[-2000:]}")
-        said += line
+def run_at_once(bench, orders, places):
+    """One run; `places`: who starts first, and who second."""
+    held = {"vllm": bench.start_held_vllm(orders["vllm"]), "koho": bench.start_held_koho(orders["koho"])}
+    begun = {}
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        ends = {}
-        for client in (first, *(other for other in CLIENTS if other != first)):
-            if client == "vllm":
-                theirs.stdin.write("\n")
-                theirs.stdin.flush()
-                begun = time.monotonic()
-            ends[client] = pool.submit(bench.end, client, theirs if client == "vllm" else bench.start("koho", orders["koho"], warmups=0))
-            if client == first:
-                time.sleep(LEAD_S)
-        found = {client: end.result() for client, end in ends.items()}
-    spans = [(begun, begun + found["vllm"][0]["duration"]), (found["koho"][1] - found["koho"][0]["duration"], found["koho"][1])]
+        ends = {client: pool.submit(bench.end, client, process) for client, (process, _) in held.items()}
+        for client in places:
+            if begun:
+                time.sleep(begun[places[0]] + bench.options.lead - time.monotonic())
+            begun[client] = time.monotonic()
+            held[client][1]()
+        results = {client: end.result() for client, end in ends.items()}
+    spans = [(begun[client], begun[client] + results[client]["duration"]) for client in CLIENTS]
     overlap = (min(end for _, end in spans) - max(begin for begin, _ in spans)) / (max(end for _, end in spans) - min(begin for begin, _ in spans))
-    return {client: {**result, OVERLAP: overlap} for client, (result, _) in found.items()}
+    return {client: {**result, OVERLAP: overlap} for client, result in results.items()}
 
 
 def compare(options, flags, command):
@@ -268,6 +290,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[parts])
     parser.add_argument("--koho", type=lambda path: str(pathlib.Path(path).resolve()), default=str(ROOT / "build" / "koho"))
     parser.add_argument("--together", action="store_true", help="both clients at once")
+    parser.add_argument("--lead", type=float, default=0.2, help="seconds between their starts, with --together (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="of both clients (%(default)s)")
     parser.add_argument("--num-prompts", type=int, default=40, help="of a run (%(default)s)")
     parser.add_argument("--prompt-len", type=int, default=200, help="words, random within half and one and a half of it (%(default)s)")
