@@ -6,11 +6,11 @@
 
 Builds the CUDA objects by the toolkit (build/cuda-compile) and the program by PyPI's packages, as run.py does without nvcc
 (build/cuda-compile-pypi); compares the kernels' machine code (kernel_digest.py), and lets the second program answer on the CPU.
-Nothing of the toolkit may be in the second build's commands. Needs the toolkit of the same version. Exit code 1 on a difference.
+Nothing of the toolkit may be in the second build's commands. Needs the toolkit of the same version. Where it has no cuobjdump,
+PyPI's reads the kernels. Exit code 1 on a difference.
 """
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 
@@ -22,6 +22,20 @@ import run  # noqa: E402
 
 OBJECTS = ("koho_cuda_kernels", "koho_cuda_hopper")
 QUESTION, ANSWER = "What is the capital of France?", "The capital of France is Paris."
+
+DISASSEMBLER = ("nvidia-cuda-cuobjdump==13.5.37", "nvidia-cuda-nvdisasm==13.5.37")  # it reads earlier versions' code
+
+
+def cuobjdump(toolkit):
+    """The toolkit's, or PyPI's in a folder of the build; nvdisasm, which it runs, is on PATH then."""
+    folder = toolkit / "bin"
+    if not (folder / "cuobjdump").exists():
+        place = ROOT / "build" / "cuda-disassembler"
+        folder = place / "nvidia" / "cu13" / "bin"
+        if not (folder / "cuobjdump").exists():
+            subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", place, *DISASSEMBLER], check=True)
+    os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    return folder / "cuobjdump"
 
 
 def build(folder, targets, variables):
@@ -44,7 +58,7 @@ def main():
     build(folders[1], (*OBJECTS, "koho"), run.use_cuda())
     if str(toolkit) in (folders[1] / "build.ninja").read_text():
         sys.exit(f"compiler_check: the build by PyPI's compiler has parts of {toolkit}")
-    tool = shutil.which("cuobjdump", path=toolkit / "bin")
+    tool = cuobjdump(toolkit)
     theirs, ours = (kernel_digest.digests(folder / "src" / "cuda", tool) for folder in folders)
     kernels = sum(int(line.split()[2]) for line in theirs)
     different = sorted(set(theirs) ^ set(ours))
