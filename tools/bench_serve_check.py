@@ -8,13 +8,15 @@
 Flags behind -- go to both. The server has a core of its own, the clients another. vLLM's wheel comes from PyPI; of it run the
 benchmark (vllm.benchmarks) and what it uses (vllm.utils, vllm.logger), unchanged; torch and vLLM's engine, which it only
 imports, are stand-ins, and its tokenizer is transformers'. Of each figure the ratio of the two is taken in every round, whose
-requests differ; exit code 1 if the median of a figure's ratios (JUDGED) is further than --within from 1.
+requests differ; exit code 1 if the median of a judged figure's ratios is further than --within from 1.
 
 In turn, what the server's speed changes by from run to run is in the ratios. --together, both clients load the server in the
 same seconds, each with its own order of the same prompts. A round is then two runs, alike but that the clients have changed
 places: who starts --lead seconds before the other, and who has which order. Both are held where their measurement would
 begin, vLLM's after its imports and warm-up, koho's by a pipe for its dataset; it needs no warm-up by then. At a steady rate
-(--request-rate with --burstiness 1e6), not above what the server can do, the two runs' load is the same to the server.
+(--request-rate with --burstiness 1e6) the two runs' load is the same to the server, so that every request of koho's has one
+of vLLM's in the other run: the same prompt at the same place. Of some tens of requests the median may be several per cent
+off by chance; PAIRED figures are medians of the ratios of such pairs, and judged in the medians' stead.
 """
 import argparse
 import concurrent.futures
@@ -50,6 +52,10 @@ THROUGHPUTS = ["request_throughput", "output_throughput", "total_token_throughpu
 TIMES = [f"{what}_{metric}_ms" for metric in ("ttft", "tpot", "itl", "e2el") for what in ("mean", "median", "p99")]
 SERVER_TTFT = "server_ttft_ms"  # mean, warm-up and all, by the server's clock: what the two clients' load itself differs by
 JUDGED = THROUGHPUTS + [name for name in TIMES if not name.startswith("p99")]
+PAIRED = {"paired_ttft": lambda ttft, gaps, tokens: ttft, "paired_tpot": lambda ttft, gaps, tokens: sum(gaps) / max(tokens - 1, 1),
+          "paired_e2el": lambda ttft, gaps, tokens: ttft + sum(gaps)}
+DETAILS = ("ttfts", "itls", "output_lens")  # of each request, in the files of both clients
+JUDGED_TOGETHER = [name for name in JUDGED if not name.startswith("median") or "_itl_" in name]
 COUNTS = ["completed", "failed", "total_input_tokens", "total_output_tokens"]  # must be equal, and none failed
 CLIENTS = ("koho", "vllm")
 OVERLAP = "overlap"  # of the two clients: seconds of both by seconds of either
@@ -173,7 +179,8 @@ class Bench:
              "--dataset-name", "custom", "--dataset-path", str(dataset), "--disable-shuffle", "--skip-chat-template",
              "--custom-output-len", "-1", "--num-prompts", str(self.options.num_prompts), "--ignore-eos", "--temperature", "0",
              "--num-warmups", str(warmups), "--percentile-metrics", "ttft,tpot,itl,e2el", "--save-result",
-             "--result-dir", str(self.folder), "--result-filename", result.name, "--disable-tqdm", *self.flags],
+             "--result-dir", str(self.folder), "--result-filename", result.name, "--disable-tqdm",
+             *(["--save-detailed"] if self.options.together else []), *self.flags],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             preexec_fn=lambda: os.sched_setaffinity(0, {self.core}))
 
@@ -234,11 +241,26 @@ def in_turn(bench, one):
 
 
 def together(bench, one):
-    """Likewise, with OVERLAP in both results."""
+    """Likewise, with OVERLAP in both results, and PAIRED in koho's of the first run."""
     orders = [bench.lines(one) for _ in CLIENTS]
     for place, lines in enumerate(orders):
         random.Random(f"{one} {place}").shuffle(lines)
-    return [run_at_once(bench, dict(zip(places, orders)), places) for places in (CLIENTS, CLIENTS[::-1])]
+    runs = [run_at_once(bench, dict(zip(places, orders)), places) for places in (CLIENTS, CLIENTS[::-1])]
+    # Who is first in a run is second in the other, with the other's requests; and so is the server's speed in the two ratios.
+    pairs = [(runs[0]["koho"], runs[1]["vllm"]), (runs[1]["koho"], runs[0]["vllm"])]
+    paired = {name: statistics.geometric_mean(statistics.median(ratios(ours, theirs, value)) for ours, theirs in pairs)
+              for name, value in PAIRED.items()}
+    for result in (result for run in runs for result in run.values()):
+        for name in [name for name, value in result.items() if isinstance(value, list)]:
+            del result[name]  # each request's own, kept no longer
+    runs[0]["koho"] |= paired
+    return runs
+
+
+def ratios(ours, theirs, value):
+    """Of one value of each request, koho's by vLLM's."""
+    one, other = ([value(*request) for request in zip(*(result[name] for name in DETAILS), strict=True)] for result in (ours, theirs))
+    return [mine / its for mine, its in zip(one, other, strict=True) if its > 0]
 
 
 def run_at_once(bench, orders, places):
@@ -305,6 +327,7 @@ def main():
         print(f"bench_serve_check: {len(rounds)} of {options.rounds} rounds")
         return 0
     runs = [run for one in rounds for run in one]
+    judged = JUDGED_TOGETHER if options.together else JUDGED
     rows, apart = [], []
     for name in COUNTS:
         koho, theirs = ([run[client][name] for run in runs] for client in CLIENTS)
@@ -317,10 +340,17 @@ def main():
         ratio = statistics.median(sum(run["koho"][name] for run in one) / sum(run["vllm"][name] for run in one) for one in rounds)
         rows.append({"op": "serve_client", "form": name, "koho": koho, "vllm": theirs, "ratio": round(ratio, 4),
                      "all_koho": values["koho"], "all_vllm": values["vllm"]})
-        if name in JUDGED and abs(ratio - 1) > options.within:
+        if name in judged and abs(ratio - 1) > options.within:
             apart.append(name)
-        print(f"{name:24} koho {koho:9.3f}  vLLM {theirs:9.3f}  ratio {ratio:.4f}{'' if name in JUDGED else '  (not judged)'}"
+        print(f"{name:24} koho {koho:9.3f}  vLLM {theirs:9.3f}  ratio {ratio:.4f}{'' if name in judged else '  (not judged)'}"
               f"{'  APART' if name in apart else ''}")
+    for name in PAIRED if options.together else ():
+        found = [one[0]["koho"][name] for one in rounds]
+        ratio = statistics.median(found)
+        rows.append({"op": "serve_client", "form": name, "ratio": round(ratio, 4), "all_ratios": found})
+        if abs(ratio - 1) > options.within:
+            apart.append(name)
+        print(f"{name:24} {'':31}  ratio {ratio:.4f}{'  APART' if name in apart else ''}")
     figures = {"peer": VLLM}
     if options.together:
         figures[OVERLAP] = [round(run["koho"][OVERLAP], 4) for run in runs]
