@@ -347,7 +347,7 @@ def main():
     for name in PAIRED if options.together else ():
         found = [one[0]["koho"][name] for one in rounds]
         ratio = statistics.median(found)
-        rows.append({"op": "serve_client", "form": name, "ratio": round(ratio, 4), "all_ratios": found})
+        rows.append({"op": "serve_pairs", "form": name, "ratio": round(ratio, 4), "all_ratios": found})
         if abs(ratio - 1) > options.within:
             apart.append(name)
         print(f"{name:24} {'':31}  ratio {ratio:.4f}{'  APART' if name in apart else ''}")
