@@ -277,8 +277,32 @@ std::vector<Answer> make_answers() {
                      Constraint::regex("[0-9]{4}-[0-9]{2}-[0-9]{2} [A-Z][a-z]+( [A-Z][a-z]+)*"),
                      "2026-11-26 Ada Lovelace Of Ockham"});
   answers.push_back({"words", Constraint::regex("([a-z]+[ ,.]?)+"),
-                     "the quick brown fox jumps over the lazy dog, and goes on. and on"});
+                     "the quick brown fox jumps over the lazy dog,and goes on.and on"});
   answers.push_back({"any line", Constraint::regex("[^\\n]*"), prose.substr(0, prose.size() - 1)});
+  std::string members = "{";
+  std::string arguments;
+  std::string schema = R"({"type":"object","properties":{)";
+  for (int i = 0; i < 100; ++i) {
+    schema += fmt::format(R"({}"field_{}":{{"type":"string"}})", i == 0 ? "" : ",", i);
+    if (i % 3 != 0) continue;
+    const std::string text = fmt::format("Line {} of it.", i);
+    members += fmt::format(R"({}"field_{}": "{}")", i == 0 ? "" : ", ", i, text);
+    arguments += fmt::format(
+        "<arg_key>field_{}</arg_key><arg_value>{} \"Quoted\" text, {{braces}}.\n</arg_value>", i,
+        text);
+  }
+  answers.push_back(
+      {"100 optional members", Constraint::json_schema(schema + "}}"), members + "}"});
+  using Calls = Constraint::Calls;
+  answers.push_back({"100 optional arguments",
+                     Constraint::tool_calls({{"fill", schema + "}}", true}}, Calls::when_called),
+                     "I fill it in.<tool_call>fill" + arguments + "</tool_call>"});
+  answers.push_back(
+      {"a call with two texts", Constraint::tool_calls(make_text_tools(), Calls::at_least_one),
+       fmt::format("<tool_call>write_file<arg_key>path</arg_key><arg_value>f.py</arg_value>"
+                   "<arg_key>content</arg_key><arg_value>{}</arg_value>"
+                   "<arg_key>comment</arg_key><arg_value>{}</arg_value></tool_call>",
+                   code, prose)});
   return answers;
 }
 
@@ -288,7 +312,7 @@ void run_answers(GrammarCompiler& compiler, const Tokenizer& tokenizer) {
   for (const Answer& answer : make_answers()) {
     Costs costs;
     const Result<GrammarCompiler::Grammar> grammar = compiler.compile(answer.constraint);
-    const Result<std::vector<std::int32_t>> ids = tokenizer.encode(answer.text);
+    const Result<std::vector<std::int32_t>> ids = tokenizer.encode_with_special(answer.text);
     if (!grammar.ok() || !ids.ok()) {
       std::printf("  %s: %s\n", answer.name,
                   (grammar.ok() ? ids.error() : grammar.error()).message.c_str());

@@ -16,6 +16,7 @@ struct OpsOptions {
   bench::OperatorBenchOptions bench;
   std::string device = "auto";
   bool portable = false;
+  bool deterministic = false;
   bool no_check = false;
   bool no_time = false;
 };
@@ -24,6 +25,7 @@ std::string command_of(const OpsOptions& options) {
   std::string command = "koho bench ops";
   if (options.device != "auto") command += " --device " + options.device;
   if (options.portable) command += " --portable";
+  if (options.deterministic) command += " --deterministic";
   if (options.no_check) command += " --no-check";
   if (options.no_time) command += " --no-time";
   if (options.bench.sustained) command += " --sustained";
@@ -43,7 +45,8 @@ Status run(OpsOptions options) {
   CudaProperties gpu;
   if (kind == DeviceKind::cuda) {
     KOHO_TRY_ASSIGN(gpu, cuda_properties(0));
-    KOHO_TRY_ASSIGN(measured, make_cuda_backend({.portable_only = options.portable}));
+    KOHO_TRY_ASSIGN(measured, make_cuda_backend({.portable_only = options.portable,
+                                                 .deterministic = options.deterministic}));
   } else {
     KOHO_TRY_ASSIGN(measured, make_cpu_backend({}));
   }
@@ -62,6 +65,7 @@ Runner add_bench_ops(CommandLine& command) {
   command.add_option("--only", options->bench.only, "Cases whose name contains it");
   command.add_option("--tokens", options->bench.tokens, "Only these numbers of tokens: 1,16,64");
   command.add_flag("--portable", options->portable, "The kernels that every GPU runs");
+  command.add_flag("--deterministic", options->deterministic, "Without cuBLASLt");
   command.add_flag("--no-check", options->no_check, "Only times");
   command.add_flag("--no-time", options->no_time, "Only results");
   command.add_flag("--sustained", options->bench.sustained,

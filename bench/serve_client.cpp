@@ -56,6 +56,10 @@ std::string http_request(const ServerUrl& server,
   return out + "\r\n" + body;
 }
 
+std::string no_connection(const ServerUrl& server) {
+  return fmt::format("no server answers at http://{}:{}", server.host, server.port);
+}
+
 class Connection;
 
 /// Gives requests to connections as they are due and there is room.
@@ -212,7 +216,7 @@ class Connection final : public LoadClient {
     }
     ServedRequest& result = run_.result(request_);
     if (!open_) {
-      result.error = "no connection";
+      result.error = no_connection(run_.settings().server);
     } else if (!reader_.ends_here()) {
       result.error = "the connection ended before the answer";
     }
@@ -245,7 +249,7 @@ class Connection final : public LoadClient {
     ServedRequest& result = run_.result(request_);
     if (reader_.status() != 200 && reader_.status() != 0)
       result.error = fmt::format("HTTP {}: {}", reader_.status(), error_body_);
-    notes_.finish();
+    if (open_) notes_.finish();
     const bool keeps = !gone_ && reader_.keeps_alive();
     const std::optional<std::size_t> next = run_.finish(request_);
     busy_ = false;
@@ -280,7 +284,7 @@ void Run::start_waiting() {
       idle_.pop_back();
       connection->start(*index);
     } else if (!generator_.join(std::make_unique<Connection>(*this, *index))) {
-      result_.requests[*index].error = "no connection";
+      result_.requests[*index].error = no_connection(settings_.server);
       static_cast<void>(finish(*index));
     }
   }

@@ -326,6 +326,8 @@ Status run_serve_bench(ServeBenchOptions& options) {
                             },
                         .follows = prompt.follows});
   set_times(requests, plan.rate, options.burstiness, dataset.seed);
+  // Any answer says that a server is there.
+  KOHO_TRY(bench::get(plan.client.server, "/v1/models", plan.client.fields));
   if (options.num_warmups > 0) {
     std::vector<PlannedRequest> warm(static_cast<std::size_t>(options.num_warmups),
                                      requests.front());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `koho bench`: throughput and latencies of the engine under a closed loop of equal requests,
 // measured where a reader would see the tokens. `run.py --bench` does the same through engine.so.
+#include <algorithm>
 #include <condition_variable>
 #include <fstream>
 #include <iostream>
@@ -36,6 +37,8 @@ Examples:
   koho bench --config config.json --weights synthetic --device cuda --requests 192 --no-prefix-cache
   koho bench --model /models/GLM-4.5-Air-FP8 --concurrency 128 --prompt-len 1024 --gen-len 1024 --json out.json)";
 
+constexpr std::int32_t kConcurrency = 64;
+
 struct BenchOptions {
   ModelFlags selected;
   RankFlags spread;
@@ -43,8 +46,8 @@ struct BenchOptions {
   std::string commit;
   double duration_s = 60.0;
   double temperature = 0.0;
-  std::int32_t requests = 0;  // 0: as many as the duration has room for
-  std::int32_t concurrency = 64;
+  std::int32_t requests = 0;     // 0: as many as the duration has room for
+  std::int32_t concurrency = 0;  // 0: kConcurrency, or the requests where those are fewer
   std::int32_t prompt_length = 256;
   std::int32_t answer_length = 256;
   std::int32_t prefix_length = 0;
@@ -277,7 +280,10 @@ std::string command_of(const BenchOptions& options) {
   return command;
 }
 
-Status run_bench(const BenchOptions& options) {
+Status run_bench(BenchOptions options) {
+  if (options.concurrency == 0)
+    options.concurrency =
+        options.requests > 0 ? std::min(options.requests, kConcurrency) : kConcurrency;
   if (options.requests > 0 && options.requests < options.concurrency)
     return make_error(ErrorCode::invalid_argument,
                       "--requests ({}) must be at least --concurrency ({})", options.requests,
@@ -330,9 +336,12 @@ Runner add_bench_throughput(CommandLine& command) {
       .add_option("--requests", options->requests,
                   "Measure until so many have ended; 0 = for the duration")
       ->check(at_least(0));
-  command.add_option("--concurrency", options->concurrency, "Requests in flight at once")
-      ->check(between(1, 1 << 14))
-      ->capture_default_str();
+  command
+      .add_option("--concurrency", options->concurrency,
+                  fmt::format("Requests in flight at once; left out: {}, or the --requests where "
+                              "those are fewer",
+                              kConcurrency))
+      ->check(between(1, 1 << 14));
   command.add_option("--prompt-len", options->prompt_length, "Tokens of a prompt")
       ->check(between(1, 1 << 24))
       ->capture_default_str();

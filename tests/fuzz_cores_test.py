@@ -43,6 +43,13 @@ class FuzzCores(unittest.TestCase):
         one = fuzz_cores.fuzz(self.program("a_fuzz", 1000), 2, self.corpus)
         self.assertEqual((one["runs"], one["edges"], one["peak_rss_mb"], one["found"], one["exit"]), (2000, 7, 31, [], 0))
 
+    def test_records_of_machines_are_added_once(self):
+        one = {"runs": 5, "seconds": 2.0, "edges": 1, "peak_rss_mb": 1, "found": [], "exit": 0}
+        record = {"nights": [{"date": "2026-11-25", "commit": "a", "fuzz": {"a_fuzz": one}}], "runs": {"a_fuzz": 5}}
+        other = {"nights": [{"date": "2026-11-26", "commit": "b", "fuzz": {"a_fuzz": {**one, "runs": 7}, "b_fuzz": one}}], "runs": {}}
+        self.assertEqual([fuzz_cores.add_record(record, other), fuzz_cores.add_record(record, other)], [1, 0])
+        self.assertEqual(record["runs"], {"a_fuzz": 12, "b_fuzz": 5})
+
     def test_slow_programs_have_more_time(self):
         programs = [self.program("fast_fuzz", 9000), self.program("slow_fuzz", 1000), self.program("middle_fuzz", 3000)]
         shares = fuzz_cores.Shares(programs, {}, float("inf"))

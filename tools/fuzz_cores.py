@@ -6,7 +6,9 @@ cores while another wants them. Writes what tools/nightly.py writes, and adds to
 
     tools/fuzz_cores.py --programs build/fuzz/fuzz --cores 16 --seconds 600 --corpus CORPUS --record fuzz.json
 
-Seeds are read from fuzz/corpus/TARGET, inputs that reach new code are kept in CORPUS/TARGET, an input that finds something in
+    tools/fuzz_cores.py --record bench/results/fuzz.json --add machine-a/record.json machine-b/record.json
+
+The second form adds what other machines ran, each call of theirs once, and tells the sums. Seeds are read from fuzz/corpus/TARGET, inputs that reach new code are kept in CORPUS/TARGET, an input that finds something in
 CORPUS/TARGET.found; the record names it. Needs nothing but Python and the programs. Exits non-zero if anything was found.
 """
 
@@ -143,12 +145,31 @@ def merge_night(record, night, answers):
     return any(one["exit"] != 0 or one["found"] for one in answers.values())
 
 
+def add_record(record, other):
+    """Adds the nights of another machine's record that `record` does not have yet; returns how many."""
+    added = [night for night in other["nights"] if night not in record["nights"]]
+    record["nights"] += added
+    for night in added:
+        for target, one in night["fuzz"].items():
+            record["runs"][target] = record["runs"].get(target, 0) + one["runs"]
+    return len(added)
+
+
+def print_sums(record):
+    """A line a target: runs of all nights, processor time, findings."""
+    for target, runs in sorted(record["runs"].items()):
+        answers = [night["fuzz"][target] for night in record["nights"] if target in night["fuzz"]]
+        print(f"{target:28} {runs:15,} runs in {sum(one['seconds'] for one in answers):10,.0f} core seconds, "
+              f"{len({name for one in answers for name in one['found']})} found")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", type=pathlib.Path, required=True, help="folder of the programs")
+    parser.add_argument("--programs", type=pathlib.Path, help="folder of the programs")
+    parser.add_argument("--add", type=pathlib.Path, nargs="+", help="records of other machines to add to --record; runs nothing")
     parser.add_argument("--targets", default="", help="with commas between (all)")
     parser.add_argument("--cores", type=int, default=os.cpu_count(), help="(%(default)s)")
-    parser.add_argument("--seconds", type=float, required=True, help="in all")
+    parser.add_argument("--seconds", type=float, help="in all")
     parser.add_argument("--goal", type=float, default=float("inf"), help="runs of a target in all nights, after which others have its time")
     parser.add_argument("--nice", type=int, default=0)
     parser.add_argument("--corpus", type=pathlib.Path, default=ROOT / "build/corpus", help="inputs, kept from night to night")
@@ -156,8 +177,16 @@ def main():
     parser.add_argument("--commit", default="", help="that the programs were built from")
     parser.add_argument("--build", default="sanitizers", help="how: sanitizers or volume (%(default)s)")
     options = parser.parse_args()
-    names = options.targets.split(",") if options.targets else sorted(path.name for path in options.programs.glob("*_fuzz"))
+    if not options.add and (options.programs is None or options.seconds is None):
+        parser.error("--programs and --seconds, or --add")
     record = json.loads(options.record.read_text()) if options.record.exists() else {"nights": [], "runs": {}}
+    if options.add:
+        for path in options.add:
+            print(f"{path}: {add_record(record, json.loads(path.read_text()))} calls added")
+        options.record.write_text(json.dumps(record, indent=1) + "\n")
+        print_sums(record)
+        sys.exit(1 if any(one["found"] for night in record["nights"] for one in night["fuzz"].values()) else 0)
+    names = options.targets.split(",") if options.targets else sorted(path.name for path in options.programs.glob("*_fuzz"))
     night = {"date": time.strftime("%Y-%m-%d"), "commit": options.commit, "cores": options.cores, "build": options.build}
     answers = fuzz_on_cores([(options.programs / name).resolve() for name in names], options.cores, options.seconds,
                             options.corpus.resolve(), record["runs"], options.goal, options.nice)

@@ -184,7 +184,7 @@ def operator_timing_steps(run):
     yield Step("op timings", run.ops(name="operators"), 300, (r" us ", r"WRONG|failed|cannot be built", r"^-- .* cases"))
     yield Step("op timings, sustained", run.ops("--sustained", "--no-check", "--only", "linear_", "--tokens", "4096,8192",
                                                 name="prompts-sustained"), 120, (r" us ", r"failed"))
-    yield Step("op timings, portable", run.ops("--portable", "--only", "experts_", "--tokens", "16,64,256", name="experts-portable"), 60,
+    yield Step("op timings, portable", run.ops("--portable", "--only", "experts_", "--tokens", "16,64,256,1024,8192", name="experts-portable"), 60,
                (r" us ", r"WRONG|failed"))
     for name, only in (("linear", "_tp"), ("linear-head", "head_whole")):
         yield Step(f"{name} beside cuBLASLt", [BUILD / "bench" / "gemm_bench", "--only", only, "--chosen", "--top", "0", "--tokens",

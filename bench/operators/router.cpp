@@ -137,8 +137,9 @@ RandomRouteShape random_shape(Random& random, RouteSize size) {
   settings.normalize = random.chance(0.7);
   settings.scale = random.chance(0.5) ? 2.5F : 1.0F;
   shape.tokens = few    ? random.integer(1, 70)
-                 : some ? random.pick({random.integer(65, 448), random.integer(449, 1100)})
-                 : many ? random.pick({random.integer(1920, 2150), random.integer(4225, 4300)})
+                 : some ? random.pick({random.integer(65, 448), random.integer(449, 1100),
+                                       random.integer(1101, 4095)})
+                 : many ? random.pick({random.integer(4096, 4224), random.integer(4225, 4300)})
                         : random_tokens(random);
   shape.width = few || some ? random.pick({4096, 5120, 5120, 32 * random.integer(100, 256)})
                 : many      ? random.pick({4096, 5120, 6144, 8192})
@@ -201,7 +202,7 @@ std::vector<OperatorCase> router_cases() {
   random("route_some", RouteSize::some);
   random("route_many", RouteSize::many);
   cases.push_back({.name = "rows_5120_route",
-                   .tokens = {1, 8, 16, 32, 64, 128, 256, 1024, 8192},
+                   .tokens = {1, 8, 16, 32, 64, 128, 256, 1024, 2048, 4096, 8192},
                    .build = [](const BenchBackends& site, const Rows& chosen) {
                      return build(site, 5120, chosen);
                    }});

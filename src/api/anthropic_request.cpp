@@ -180,6 +180,7 @@ Refusal read_for(const Json& body,
                     .code = "model_not_found",
                     .param = "model",
                     .message = fmt::format("model: {}", request.model)};
+  request.model = model.answer_name(request.model);
   return settle_conversation(request, model);
 }
 

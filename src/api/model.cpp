@@ -15,6 +15,10 @@ bool Model::serves(std::string_view name) const {
   return any_name || std::ranges::find(names, name) != names.end();
 }
 
+std::string Model::answer_name(const std::string& asked) const {
+  return std::ranges::find(names, asked) != names.end() ? names.front() : asked;
+}
+
 chat::TagIds tag_ids_of(const Tokenizer& tokenizer) {
   chat::TagIds ids = chat::kNoTagIds;
   for (std::size_t i = 0; i < ids.size(); ++i)

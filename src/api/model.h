@@ -23,7 +23,7 @@ namespace koho::api {
 enum class PreserveThinking : std::uint8_t { automatic, always, never };  // automatic: with tools
 
 struct Model {
-  std::vector<std::string> names;  // answers have the first one
+  std::vector<std::string> names;  // at least one; answers have the first
   bool any_name = false;           // every name is served
   std::int64_t created = 0;        // seconds since 1970
   std::string fingerprint;         // of weights, build and options
@@ -47,6 +47,9 @@ struct Model {
   /// Largest number of tokens of prompt and answer of a request.
   std::int32_t context_max() const;
   bool serves(std::string_view name) const;
+  /// What an answer to a request for `asked` is from: the first of `names` for all of them, and
+  /// the name itself where any is served.
+  std::string answer_name(const std::string& asked) const;
 };
 
 /// The ids of the tags that structure an answer.

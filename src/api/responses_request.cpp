@@ -229,6 +229,7 @@ Refusal read_response(const Json& body, const Model& model, GenerationRequest& r
                     .code = "model_not_found",
                     .param = "model",
                     .message = fmt::format("the model \"{:.200}\" does not exist", request.model)};
+  request.model = model.answer_name(request.model);
   return settle_conversation(request, model);
 }
 

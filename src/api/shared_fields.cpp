@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include "api/output_fields.h"
 #include "api/sampling_fields.h"
@@ -119,8 +119,13 @@ Refusal read_length(const FieldValue& value,
     target.reset();  // as many as fit
     return {};
   }
-  if (Refusal refused = read_integer(value, low, std::numeric_limits<std::int32_t>::max(), length))
+  constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (Refusal refused = read_integer(value, low, kMost, length)) {
+    if (value.json.is_integer())
+      refused->message = fmt::format("{} must be in {}..{}, or -1 for as many as fit, found {:.24}",
+                                     value.name, low, kMost, std::string_view(value.json.text));
     return refused;
+  }
   target = length;
   return {};
 }
@@ -133,13 +138,15 @@ Refusal read_model(const chat::Json& body, const Model& model, GenerationRequest
   }
   if (Refusal refused = read_text({.name = "model", .json = *name}, request.model, 1024))
     return refused;
-  if (model.serves(request.model)) return {};
-  return ApiError{
-      .status = 404,
-      .code = "model_not_found",
-      .param = "model",
-      .message = fmt::format("the model \"{:.100}\" does not exist; this server serves \"{}\"",
-                             std::string_view(request.model), model.names.front())};
+  if (!model.serves(request.model))
+    return ApiError{
+        .status = 404,
+        .code = "model_not_found",
+        .param = "model",
+        .message = fmt::format("the model \"{:.100}\" does not exist; this server serves \"{}\"",
+                               std::string_view(request.model), fmt::join(model.names, "\", \""))};
+  request.model = model.answer_name(request.model);
+  return {};
 }
 
 bool reads_field(std::string_view name, std::span<const RequestField> own) {

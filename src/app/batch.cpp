@@ -394,11 +394,19 @@ Status run_batch(const BatchOptions& options) {
 Status take_words(BatchOptions& options) {
   std::string& model = options.selected.model;
   std::string named = options.selected.config.empty() ? model : options.selected.config;
-  KOHO_TRY(take_model_word(named, {&options.words[0], &options.words[1], &options.words[2]}));
+  if (options.input.empty() && options.output.empty()) {
+    KOHO_TRY(take_model_word(named, {&options.words[0], &options.words[1], &options.words[2]}));
+    options.input = options.words[1];
+    options.output = options.words[2];
+  } else {
+    if (!options.words[1].empty())
+      return make_error(ErrorCode::invalid_argument,
+                        "'{}' is one word too many: --input-file and --output-file name the files",
+                        options.words[1]);
+    KOHO_TRY(take_model_word(named, {&options.words[0]}));
+  }
   if (options.selected.config.empty()) model = named;
-  options.input = options.words[1];
-  options.output = options.words[2];
-  if (options.output.empty())
+  if (options.input.empty() || options.output.empty())
     return make_error(ErrorCode::invalid_argument,
                       "the {} is missing: koho batch MODEL IN.jsonl OUT.jsonl, or -m MODEL IN OUT",
                       options.input.empty() ? "input" : "output");
@@ -436,6 +444,8 @@ Runner add_batch(CommandLine& command) {
                      "File with one request per line; - is standard input");
   command.add_option("OUT", options->words[2],
                      "File for one answer per line; - is standard output");
+  command.add_option("--input-file", options->input, "The same as IN, with --output-file");
+  command.add_option("--output-file", options->output, "The same as OUT, with --input-file");
   add_model_flags(command, options->selected, ModelWord::of_command);
   command.add_flag("--restart", options->restart, "Empty OUT and start again instead of resuming");
   command

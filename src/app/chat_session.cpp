@@ -2,12 +2,14 @@
 #include "app/chat_session.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "app/nearest_word.h"
 #include "app/parser_options.h"
 #include "app/terminal.h"
 #include "base/json_writer.h"
@@ -59,12 +61,34 @@ std::string message_json(const chat::Message& message) {
   return out + "]}";
 }
 
-std::string shown(const std::optional<double>& value) {
-  return value ? fmt::to_string(*value) : "the model's";
+/// The value that was set, or else the model's own.
+template <typename T>
+std::string shown(const std::optional<T>& value, T of_model) {
+  return value ? fmt::to_string(*value) : fmt::format("{} (the model's)", of_model);
 }
 
-std::string shown(const std::optional<std::int64_t>& value) {
-  return value ? fmt::to_string(*value) : "the model's";
+/// What /set takes.
+std::vector<std::string> settable() {
+  std::vector<std::string> names{"max_tokens", "seed", "thinking", "reasoning"};
+  for (const SamplingParameter& row : kSamplingParameters)
+    if ((row.interfaces & kCommandLine) != 0 && (row.number != nullptr || row.integer != nullptr))
+      names.emplace_back(row.name);
+  return names;
+}
+
+constexpr std::string_view kCommands[] = {"help", "system", "clear", "regen",
+                                          "set",  "save",   "load",  "exit"};
+
+/// " did you mean /help?", where a name is near.
+std::string meant(std::string_view given, const std::vector<std::string>& known, const char* sign) {
+  const std::string near = nearest_word(given, known);
+  return near.empty() ? "" : fmt::format(" did you mean {}{}?", sign, near);
+}
+
+/// The path with the user's directory for "~/", as a shell has it.
+std::string home_path(const std::string& path) {
+  const char* home = std::getenv("HOME");
+  return home != nullptr && path.starts_with("~/") ? home + path.substr(1) : path;
 }
 
 Result<bool> on_or_off(std::string_view value) {
@@ -218,10 +242,10 @@ Result<bool> ChatSession::command(const std::string& line) {
     say(rest.empty() ? "no system message; a new conversation"
                      : "the system message is set; a new conversation");
   } else if (name == "save") {
-    KOHO_TRY(save(rest));
+    KOHO_TRY(save(home_path(rest)));
     say(fmt::format("{} messages in {}", conversation_.messages.size(), rest));
   } else if (name == "load") {
-    KOHO_TRY(load(rest));
+    KOHO_TRY(load(home_path(rest)));
     say(fmt::format("{} messages from {}", conversation_.messages.size(), rest));
   } else if (name == "regen") {
     drop_last_answer();
@@ -231,7 +255,8 @@ Result<bool> ChatSession::command(const std::string& line) {
   } else if (name == "set") {
     KOHO_TRY(set(rest));
   } else {
-    return make_error(ErrorCode::invalid_argument, "unknown command /{}; /help lists them", name);
+    return make_error(ErrorCode::invalid_argument, "unknown command /{};{} /help lists them", name,
+                      meant(name, {std::begin(kCommands), std::end(kCommands)}, "/"));
   }
   return true;
 }
@@ -240,13 +265,14 @@ Status ChatSession::set(std::string_view text) {
   SamplingFlags& sampling = flags_.sampling;
   if (text.empty()) {
     std::string list;
+    const SamplingParameters own = default_sampling(runtime_.model().generation);
     for (std::size_t i = 0; i < std::size(kSamplingParameters); ++i) {
       const SamplingParameter& row = kSamplingParameters[i];
       if ((row.interfaces & kCommandLine) == 0) continue;
       if (row.number != nullptr)
-        list += fmt::format("{} {}\n", row.name, shown(sampling.numbers[i]));
+        list += fmt::format("{} {}\n", row.name, shown(sampling.numbers[i], own.*row.number));
       if (row.integer != nullptr)
-        list += fmt::format("{} {}\n", row.name, shown(sampling.integers[i]));
+        list += fmt::format("{} {}\n", row.name, shown(sampling.integers[i], own.*row.integer));
     }
     list += fmt::format("max_tokens {}\nseed {}\nthinking {}\nreasoning {}", sampling.tokens_max,
                         sampling.seed ? fmt::to_string(*sampling.seed) : "random",
@@ -291,7 +317,8 @@ Status ChatSession::set(std::string_view text) {
       changed.numbers[at] = number;
   } else {
     return make_error(ErrorCode::invalid_argument,
-                      "there is no '{}' to set; /set lists what there is", name);
+                      "there is no '{}' to set;{} /set lists what there is", name,
+                      meant(name, settable(), ""));
   }
   KOHO_TRY(changed.validate(static_cast<std::int32_t>(runtime_.model().config.vocab_size)));
   sampling = changed;

@@ -35,7 +35,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kExamples =
     R"(The memory plan is arithmetic on sizes: it splits the weights as tensor-parallel ranks would hold
-them. koho itself has run on two GPUs at once, not on more. "Room" is what a GPU has left after the weights and a reserve
+them. koho itself has run on up to four GPUs at once, not on eight. "Room" is what a GPU has left after the weights and a reserve
 of 6 GB (activations, CUDA graphs, CUDA context).
 
 Examples:
@@ -44,7 +44,7 @@ Examples:
   koho inspect --config GLM-4.7/config.json --weights fp8 --gpus 8 --json)";
 
 constexpr double kReserveGb = 6.0;
-constexpr std::int64_t kGpusTried = 2;  // at once, so far
+constexpr std::int64_t kGpusTried = 4;  // at once, so far
 
 struct Gpu {
   std::string name;
@@ -82,13 +82,15 @@ struct InspectedModel {
 
 Result<InspectedModel> inspect_directory(const std::string& directory) {
   Result<std::string> named = find_model(directory);
-  const std::optional<HubName> hub = parse_hub_name(directory);
+  const std::optional<HubName> hub = hub_name_of(directory);
   if (!named.ok() && named.error().code == ErrorCode::not_found && hub)
     return make_error(
         ErrorCode::not_found,
         "{}\nTo see where it fits, its config is enough:\n    hf download {} config.json "
         "--local-dir config && koho inspect --config config/config.json",
         named.error().message, hub->repository);
+  if (!named.ok() && directory.ends_with(".json"))
+    return make_error(named.error().code, "{}, or --config {}", named.error().message, directory);
   if (!named.ok()) return named.error();
   const std::string found = *std::move(named);
   KOHO_TRY_ASSIGN(const ModelFiles files, open_model_files(found));

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -51,13 +52,21 @@ int refuse_usage(const std::string& message, const std::string& command) {
   return error_code_info(ErrorCode::invalid_argument).exit_code;
 }
 
+/// What vLLM, SGLang and llama.cpp call a command, and what koho does.
+constexpr std::pair<std::string_view, std::string_view> kPeerCommands[] = {
+    {"run-batch", "batch"},     {"complete", "run --plain"}, {"generate", "run"},
+    {"launch-server", "serve"}, {"llama-server", "serve"},   {"llama-cli", "chat"},
+    {"llama-bench", "bench"},   {"collect-env", "version"}};
+
 /// Names the nearest command, or all. Requires: `name` is none.
 Error unknown_command(std::string_view name) {
   std::vector<std::string> known;
   for (const Command& command : commands()) known.emplace_back(command.name);
   const std::string all = fmt::format("the commands are {}", fmt::join(known, ", "));
   if (name.empty()) return make_error(ErrorCode::invalid_argument, "no command given; {}", all);
-  const std::string near = nearest_word(name, known);
+  std::string near = nearest_word(name, known);
+  for (const auto& [theirs, own] : kPeerCommands)
+    if (hyphenated(fmt::format("--{}", name)).substr(2) == theirs) near = own;
   return make_error(ErrorCode::invalid_argument, "unknown command '{}'; {}{}", name,
                     near.empty() ? "" : fmt::format("did you mean {}? ", near), all);
 }
@@ -68,9 +77,15 @@ bool is_command(std::string_view name) {
   return false;
 }
 
-/// "help X" as "X --help", "version" as "--version", "help --man" as "--man".
+/// "help X" and "--help X" as "X --help", "version" as "--version", "help --man" as "--man"; what
+/// vLLM calls "bench throughput" is "bench".
 void turn_words_into_flags(std::vector<std::string>& arguments) {
   if (arguments.empty()) return;
+  if (arguments.size() > 1 && arguments[0] == "bench" && arguments[1] == "throughput")
+    arguments.erase(arguments.begin() + 1);
+  if (arguments.size() > 1 && (arguments[0] == "--help" || arguments[0] == "-h") &&
+      is_command(arguments[1]))
+    arguments[0] = "help";
   if (arguments[0] == "version") arguments[0] = "--version";
   if (arguments[0] != "help") return;
   arguments.erase(arguments.begin());
@@ -154,7 +169,7 @@ std::vector<FlagOutline> serve_outline() {
 std::optional<int> parse(std::vector<std::string> arguments, Runner& runner) {
   CLI::App program(kAbout, "koho");
   program.require_subcommand(1);
-  program.set_version_flag("--version", version_text());
+  program.set_version_flag("-v,-V,--version", version_text());
   program.get_formatter()->column_width(34);
   program.footer(
       "koho help COMMAND tells a command's flags, koho help flags those of other engines. All "
@@ -175,6 +190,12 @@ std::optional<int> parse(std::vector<std::string> arguments, Runner& runner) {
   std::reverse(translated->begin(), translated->end());  // as CLI11 wants them
   try {
     program.parse(*std::move(translated));
+  } catch (const CLI::ExtrasError&) {
+    const std::string command = chosen_command(program);
+    return refuse_usage(
+        fmt::format("'{}' is one word too many{}", fmt::join(program.remaining(true), " "),
+                    command == "run" ? ": put a prompt in quotes" : ""),
+        command);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return program.exit(error);  // --help, --version
     return refuse_usage(error.what(), chosen_command(program));

@@ -18,6 +18,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kOrganisation = "zai-org/";
+/// Its models. A user may leave it out, and write small letters.
+constexpr std::string_view kModels[] = {
+    "GLM-4.5",          "GLM-4.5-FP8", "GLM-4.5-Air", "GLM-4.5-Air-FP8", "GLM-4.5-Base",
+    "GLM-4.5-Air-Base", "GLM-4.6",     "GLM-4.6-FP8", "GLM-4.7",         "GLM-4.7-FP8"};
+
 constexpr std::string_view kReads =
     "koho reads a model directory of Hugging Face: config.json, tokenizer.json, *.safetensors";
 
@@ -59,8 +65,11 @@ Result<std::string> hub_model(const HubName& name, bool whole) {
                                    : "this program downloads nothing (pip's koho does)";
   return make_error(ErrorCode::not_found,
                     "{} {}, and {}. Fetch it into the cache with\n    pip install -U "
-                    "huggingface_hub && {}\nand start koho as now",
-                    name.text(), found, why, name.download_command());
+                    "huggingface_hub && {}\nand start koho as now{}",
+                    name.text(), found, why, name.download_command(),
+                    lower_case(name.repository).find("glm") == std::string::npos
+                        ? ". koho runs GLM-4.5, 4.6 and 4.7 (glm4_moe) and no other model"
+                        : "");
 }
 
 Status check_file(const std::string& given) {
@@ -109,6 +118,21 @@ std::string near_directory(const std::string& given) {
 
 }  // namespace
 
+std::optional<HubName> hub_name_of(const std::string& given) {
+  std::error_code ignored;
+  const fs::path parent = fs::path(given).parent_path();
+  if (!parent.empty() && fs::is_directory(parent, ignored)) return std::nullopt;
+  const std::string low = lower_case(given);
+  const std::size_t at = low.starts_with(kOrganisation) ? kOrganisation.size() : 0;
+  if (at == 0 && !parent.empty()) return parse_hub_name(given);
+  if (!low.substr(at).starts_with("glm-")) return std::nullopt;
+  std::string name = given.substr(at);
+  for (const std::string_view known : kModels)
+    if (low.substr(at, low.find('@') - at) == lower_case(known))
+      name.replace(0, known.size(), known);
+  return parse_hub_name(fmt::format("{}{}", kOrganisation, name));
+}
+
 Result<std::string> find_model(const std::string& given, bool whole) {
   std::error_code ignored;
   if (fs::is_directory(given, ignored)) {
@@ -119,10 +143,7 @@ Result<std::string> find_model(const std::string& given, bool whole) {
     KOHO_TRY(check_file(given));
   }
   if (lower_case(given).find("gguf") != std::string::npos) return not_gguf(given);
-  const bool is_glm = lower_case(given).starts_with("glm-") && given.find('/') == std::string::npos;
-  const std::optional<HubName> name = parse_hub_name((is_glm ? "zai-org/" : "") + given);
-  if (name && (is_glm || !fs::is_directory(fs::path(given).parent_path(), ignored)))
-    return hub_model(*name, whole);
+  if (const std::optional<HubName> name = hub_name_of(given)) return hub_model(*name, whole);
   return make_error(ErrorCode::not_found, "{} is no directory{}", given, near_directory(given));
 }
 

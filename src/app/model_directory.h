@@ -4,9 +4,11 @@
 #pragma once
 
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "app/hub_cache.h"
 #include "base/error.h"
 
 namespace koho::app {
@@ -17,6 +19,10 @@ namespace koho::app {
 /// fetches it; those of fetch_model; unsupported (GGUF, PyTorch); invalid_argument (a file inside
 /// the directory).
 Result<std::string> find_model(const std::string& given, bool whole = true);
+
+/// The name of the hub that `given` is, where no directory stands there: ORG/NAME, or a GLM of
+/// zai-org without its organisation and in small letters ("glm-4.7-fp8").
+std::optional<HubName> hub_name_of(const std::string& given);
 
 /// Where -m has not named the model, the first of a command's positional arguments does: then
 /// `model` takes it, and the others move up by one. `words` has one place more than the command has

@@ -38,6 +38,7 @@ std::string model_flags(const ModelFlags& options) {
                      flag_text("layers", options.layers, usual.layers) +
                      flag_text("threads", options.threads, usual.threads);
   if (options.deterministic) text += " --deterministic";
+  if (options.portable) text += " --portable";
   return text;
 }
 
@@ -47,6 +48,7 @@ Result<SelectedModel> load_selected_model(const ModelFlags& options) {
   KOHO_TRY_ASSIGN(selected.device.kind, choose_device(options.device));
   selected.device.threads = options.threads;
   selected.device.deterministic = options.deterministic;
+  selected.device.portable_only = options.portable;
   if (options.weights == "checkpoint") {
     KOHO_TRY(check_nothing_synthetic(options));
     if (options.model.empty())
@@ -101,6 +103,8 @@ void add_model_flags(CommandLine& command, ModelFlags& options, ModelWord word) 
   command.add_option("--threads", options.threads, kThreadsHelp)->check(at_least(-1));
   command.add_flag("--deterministic", options.deterministic,
                    "Batch-invariant kernels: results do not depend on the batch (CUDA)");
+  command.add_flag("--portable", options.portable,
+                   "The kernels that every GPU runs, none of Hopper's own (CUDA)");
 }
 
 }  // namespace koho::app

@@ -29,6 +29,7 @@ struct ModelFlags {
   std::int64_t layers = 0;  // 0: all
   std::int64_t threads = 0;
   bool deterministic = false;
+  bool portable = false;
 };
 
 /// A loaded model and the device for it.

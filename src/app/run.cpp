@@ -142,7 +142,11 @@ Result<int> run(RunOptions& options) {
   KOHO_TRY(take_model_word(options.flags.model, {&options.words[0], &options.words[1]}));
   options.prompt = options.words[1];
   KOHO_TRY(check_flags(options.flags));
-  KOHO_TRY_ASSIGN(const std::string directory, find_model(options.flags.model));
+  Result<std::string> found = find_model(options.flags.model);
+  if (!found.ok() && options.flags.model.find(' ') != std::string::npos)
+    return make_error(found.error().code, "{}; the model comes first: koho run MODEL PROMPT",
+                      found.error().message);
+  KOHO_TRY_ASSIGN(const std::string directory, std::move(found));
   const bool no_prompt =
       options.prompt.empty() && options.chat.empty() && options.prompt_ids.empty();
   if (no_prompt && isatty(STDIN_FILENO) == 1) {

@@ -232,6 +232,10 @@ int check(ServeOptions options) {
   if (!chosen->empty()) std::printf("koho serve: %s\n", chosen->c_str());
   for (const std::string& warning : what_will_not_work(options, *opened, plan->sizes))
     std::printf("koho serve: warning: %s\n", warning.c_str());
+  // No error: this may be the configuration of the server that has the port.
+  if (const Status free = server::Server::try_port(options.server); !free.ok())
+    std::printf("koho serve: warning: %s; the server starts once the port is free\n",
+                free.error().message.c_str());
   return 0;
 }
 

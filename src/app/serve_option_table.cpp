@@ -33,7 +33,8 @@ std::vector<ServeOption> model_options() {
        "Model directory; an argument without a flag is the same", Takes::value,
        [](O& o, S v) { return set_text(o.model, v); }, [](const O& o) { return o.model; }},
       {"Model", "--served-model-name,--alias,-a", "NAME",
-       "Name of the model in the API; may be given several times; * accepts any name", Takes::list,
+       "Names of the model in the API, the first that of its answers; * accepts any name",
+       Takes::list,
        [](O& o, S v) -> Status {
          if (v.empty())
            return make_error(ErrorCode::invalid_argument, "expected a name, found an empty string");
@@ -160,7 +161,8 @@ std::vector<ServeOption> layout_alias_options() {
          return {};
        },
        nullptr},
-      {"Compute", "--enable-expert-parallel,-ep", "", "The same as --experts whole", Takes::nothing,
+      {"Compute", "--enable-expert-parallel,-ep,--enable-ep-moe", "", "The same as --experts whole",
+       Takes::nothing,
        [](O& o, S v) {
          return set_if_on(o.runtime.experts, std::optional(ExpertLayout::expert_parallel), v);
        },
@@ -257,9 +259,14 @@ std::vector<ServeOption> sampling_options() {
 std::vector<ServeOption> batching_options() {
   return {
       {"Batching", "--max-model-len,--context-length,--ctx-size,--max-seq-len,-c", "TOKENS",
-       "Largest number of tokens of prompt and answer together; 0 = as many as the model and the "
-       "KV cache allow; 32k is 32768",
-       Takes::value, [](O& o, S v) { return set_number(o.runtime.context_max, v, 0, kMany); },
+       "Largest number of tokens of prompt and answer together; 0, -1 or auto = as many as the "
+       "model "
+       "and the KV cache allow; 32k is 32768",
+       Takes::value,
+       [](O& o, S v) {
+         const bool automatic = v == "auto" || v == "-1";
+         return set_number(o.runtime.context_max, automatic ? "0" : v, 0, kMany);
+       },
        [](const O& o) { return fmt::to_string(o.runtime.context_max); }},
       {"Batching",
        "--max-num-seqs,--max-running-requests,--max-batch-size,-np,--parallel,--concurrency", "N",

@@ -147,17 +147,30 @@ Status read_config(ServeOptions& options, const std::string& path) {
 struct Argument {
   const ServeOption* option = nullptr;
   std::string value;
+  /// Behind a list's first value: a further one, or the model where nothing else names it.
+  bool follows_list = false;
+  /// The model, as a word without a flag.
+  bool is_word = false;
 };
+
+bool is_integer(std::string_view word) {
+  return parse_integer<std::int64_t>(word).has_value();
+}
 
 Result<std::vector<Argument>> split_arguments(ServeOptions& options,
                                               const std::vector<std::string>& arguments) {
   std::vector<Argument> found;
+  const ServeOption* list = nullptr;  // whose values the words at hand may be
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     if (!argument.starts_with('-')) {
-      found.push_back({find_option("--model"), argument});
+      if (list != nullptr)
+        found.push_back({.option = list, .value = argument, .follows_list = true});
+      else
+        found.push_back({.option = find_option("--model"), .value = argument, .is_word = true});
       continue;
     }
+    list = nullptr;
     const std::size_t equals = argument.find('=');
     const std::string flag = hyphenated(argument.substr(0, equals));
     const ServeOption* option = find_option(flag);
@@ -176,7 +189,9 @@ Result<std::vector<Argument>> split_arguments(ServeOptions& options,
       else if (i + 1 < arguments.size())
         value = arguments[i + 1];
       KOHO_TRY_ASSIGN(const bool taken, take_peer_flag(options, "flag", flag, value));
-      if (taken && equals == std::string::npos) ++i;
+      if (!taken || equals != std::string::npos) continue;
+      // A list of sizes, as of --cuda-graph-bs.
+      for (++i; i + 1 < arguments.size() && is_integer(arguments[i + 1]);) ++i;
       continue;
     }
     if (equals != std::string::npos) {
@@ -190,11 +205,36 @@ Result<std::vector<Argument>> split_arguments(ServeOptions& options,
                           "{} needs a value, found the flag {}; if that is the value, write {}={}",
                           flag, value, flag, value);
       found.push_back({option, value});
+      if (option->takes == Takes::list) list = option;
     } else {
       return make_error(ErrorCode::invalid_argument, "{} needs a value: {}", flag, option->value);
     }
   }
   return found;
+}
+
+/// Where nothing else names the model, the last word behind a list does; where something does, a
+/// second one is an error.
+Status settle_model(const ServeOptions& options, std::vector<Argument>& given) {
+  const ServeOption* const model = find_option("--model");
+  const Argument* word = nullptr;
+  const Argument* flag = nullptr;
+  Argument* last = nullptr;
+  for (Argument& one : given) {
+    if (one.follows_list) last = &one;
+    if (one.option != model) continue;
+    if (one.is_word && word != nullptr)
+      return make_error(ErrorCode::invalid_argument, "'{}' is one word too many: the model is {}",
+                        one.value, word->value);
+    (one.is_word ? word : flag) = &one;
+  }
+  if (word != nullptr && flag != nullptr && word->value != flag->value)
+    return make_error(ErrorCode::invalid_argument,
+                      "'{}' is one word too many: {} has named the model, {}", word->value,
+                      model->name(), flag->value);
+  if (word == nullptr && flag == nullptr && options.model.empty() && last != nullptr)
+    last->option = model;
+  return {};
 }
 
 /// Turns the sizes that other engines have into layouts.
@@ -255,11 +295,12 @@ Status read_template_defaults(ServeOptions& options, const std::string& text) {
 
 Result<ServeOptions> read_serve_options(const std::vector<std::string>& arguments) {
   ServeOptions options;
-  KOHO_TRY_ASSIGN(const std::vector<Argument> given, split_arguments(options, arguments));
+  KOHO_TRY_ASSIGN(std::vector<Argument> given, split_arguments(options, arguments));
   KOHO_TRY(read_environment(options));
   const ServeOption* config = find_option("--config");
   for (const Argument& argument : given)
     if (argument.option == config) KOHO_TRY(read_config(options, argument.value));
+  KOHO_TRY(settle_model(options, given));
   // A list on the command line replaces the list of the config file.
   bool names_replaced = false;
   bool origins_replaced = false;

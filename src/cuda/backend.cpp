@@ -66,26 +66,10 @@ Status CudaBackend::start() {
     KOHO_TRY_ASSIGN(tile_counters_,
                     DeviceBlock::allocate(memory_, kTileCounterBytes, "attention's tile_counters"));
     KOHO_CUDA_TRY(cudaMemsetAsync(tile_counters_.as<void>(), 0, kTileCounterBytes, stream_));
-    if (options_.self_test) KOHO_TRY(test_wgmma());
   }
+  prefill_portable_ = true;
+  if (options_.self_test) KOHO_TRY(test_kernels());
   return options_.deterministic ? Status() : open_cublaslt();  // whose sums differ from koho's
-}
-
-Status CudaBackend::test_wgmma() {
-  SelfTest test(*this);
-  KOHO_TRY_ASSIGN(const bool gemm, test.gemm());
-  wgmma_ = gemm;
-  if (wgmma_) {
-    KOHO_TRY_ASSIGN(wgmma_, test.experts_down());
-  }
-  if (wgmma_) {
-    KOHO_TRY_ASSIGN(wgmma_, test.experts_thin());
-  }
-  for (const bool quantized : {false, true}) {
-    KOHO_TRY_ASSIGN(const bool right, test.attention(quantized));
-    wgmma_attention_ = wgmma_attention_ && right;
-  }
-  return {};
 }
 
 Status CudaBackend::bind() const {
@@ -120,6 +104,7 @@ std::string CudaBackend::description() const {
   std::string text = device_.name;
   if (has_wgmma() && !wgmma_) text += ", portable GEMM";
   if (has_wgmma() && !wgmma_attention_) text += ", portable attention";
+  if (!prefill_portable_) text += ", without the portable prefill GEMM";
   if (!options_.deterministic && cublaslt_ == nullptr) text += ", without cuBLASLt";
   return text;
 }

@@ -70,8 +70,8 @@ class CudaBackend final : public Backend {
 
   CudaBackend(DeviceInfo device, const CudaOptions& options);
   Status start();
-  /// Self-tests Hopper's kernels and sets which of them may be used.
-  Status test_wgmma();
+  /// Self-tests the kernels that this GPU is to run and sets which of them may be used.
+  Status test_kernels();
   /// Opens cuBLASLt in the first mode that this GPU has and that passes the self-test. cublaslt_
   /// stays null if there is none.
   Status open_cublaslt();
@@ -200,6 +200,7 @@ class CudaBackend final : public Backend {
                        const GroupScratch& scratch);
   /// Gathers the token rows in permuted order and lets `p` read them there.
   Status gather_group(const GroupCall& call, const GroupScratch& scratch, Gemm& p);
+  Status run_group_gemm(const Gemm& p, const GroupCall& call, const GroupKernels& kernels);
   Status multiply_gate_up(const GroupCall& call,
                           const GroupKernels& kernels,
                           const GroupScratch& scratch);
@@ -217,8 +218,9 @@ class CudaBackend final : public Backend {
   DeviceInfo device_;
   DeviceId device_id_;
   CudaOptions options_;
-  bool wgmma_ = false;            // Hopper's GEMM kernels may be used
-  bool wgmma_attention_ = false;  // and its prefill attention
+  bool wgmma_ = false;             // Hopper's GEMM kernels may be used
+  bool wgmma_attention_ = false;   // and its prefill attention
+  bool prefill_portable_ = false;  // where those do not run, the portable prefill GEMM may be used
   std::shared_ptr<DeviceMemory> memory_;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<CublasLtGemm> cublaslt_;  // null: only our own kernels

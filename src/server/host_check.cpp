@@ -22,12 +22,17 @@ bool is_ipv6(const std::string& host) {
 }
 
 /// The host of "HOST", "HOST:PORT" or "[ADDRESS]:PORT", in lower case; an IPv6 address without
-/// brackets, a name without the dot of the root.
+/// brackets, a name without the dot of the root. "" if it is written in no such way.
 std::string host_of(std::string_view written) {
   std::string host = lower_case(written);
   if (is_ipv6(host)) return host;
-  if (host.starts_with('[')) return host.substr(1, host.find(']') - 1);
-  host.resize(std::min(host.find(':'), host.size()));
+  const std::size_t bracket = host.starts_with('[') ? host.find(']') : 0;
+  if (bracket == std::string::npos) return {};
+  const std::size_t colon = std::min(host.find(':', bracket), host.size());
+  if (host.find_first_not_of("0123456789", std::min(colon + 1, host.size())) != host.npos)
+    return {};
+  host.resize(colon);
+  if (bracket > 0) return host.ends_with(']') ? host.substr(1, bracket - 1) : std::string();
   if (host.ends_with('.')) host.pop_back();
   return host;
 }
@@ -44,8 +49,8 @@ bool is_listed(const std::vector<std::string>& hosts, const std::string& host) {
 
 /// Whether a page from `host` is one of this machine, as far as the server can know.
 bool is_this_machine(const ServerSettings& settings, const std::string& host) {
-  return is_loopback(host) || host == host_of(settings.host) ||
-         is_listed(settings.allowed_hosts, host);
+  return !host.empty() && (is_loopback(host) || host == host_of(settings.host) ||
+                           is_listed(settings.allowed_hosts, host));
 }
 
 bool checks_host(const ServerSettings& settings, bool keyless) {

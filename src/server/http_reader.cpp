@@ -175,10 +175,12 @@ void HttpReader::read_head() {
   const auto count = [this](std::string_view name) {
     return std::ranges::count(head_.fields, name, [](const auto& field) { return field.first; });
   };
-  if (count("host") > 1) {
-    fail(400, "more than one Host header field");
-    return;
-  }
+  // What each of two readers may take from another line: a proxy the last, koho the first.
+  for (const std::string_view once : {"host", "origin", "content-type", "authorization"})
+    if (count(once) > 1) {
+      fail(400, fmt::format("more than one {} header field", once));
+      return;
+    }
   std::string_view path = std::string_view(head_.target).substr(0, head_.target.find('?'));
   if (!take_authority(head_, path)) {
     fail(400, "the URL must be a path, or http://HOST/PATH without a user");

@@ -187,6 +187,12 @@ Status Server::check(const ServerSettings& settings) {
   return open_listener(acceptor, settings.host, 0);
 }
 
+Status Server::try_port(const ServerSettings& settings) {
+  asio::io_context context;
+  tcp::acceptor acceptor(context);
+  return open_listener(acceptor, settings.host, settings.port);
+}
+
 std::uint16_t Server::port() const {
   return impl_->port();
 }

@@ -26,6 +26,8 @@ class Server {
   /// Checks everything that start() checks except the port, which may be in use. Errors: those of
   /// start().
   static Status check(const ServerSettings& settings);
+  /// Listens on the port for a moment. Errors: start()'s for it.
+  static Status try_port(const ServerSettings& settings);
   /// Closes every connection and waits for the threads. Requires: the engine, if set, still exists.
   ~Server();
   Server(const Server&) = delete;

@@ -112,6 +112,7 @@ Result<std::unique_ptr<Backend>> make_backend(const DeviceOptions& options,
     return make_cuda_backend({.device = device_of(options, rank),
                               .rank_devices = std::move(devices),
                               .rank = static_cast<std::size_t>(rank),
+                              .portable_only = options.portable_only,
                               .deterministic = options.deterministic,
                               .synthetic = options.synthetic,
                               .progress = options.progress});

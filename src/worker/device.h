@@ -38,6 +38,7 @@ struct DeviceOptions {
   std::int64_t threads = 0;    // of all ranks together on the CPU; 0 = one a core
   CpuIsa isa = CpuIsa::automatic;
   bool deterministic = false;                      // CudaOptions::deterministic; the CPU always is
+  bool portable_only = false;                      // CudaOptions::portable_only
   const SyntheticAddressMap* synthetic = nullptr;  // CudaOptions::synthetic
   CollectiveTransport collectives = CollectiveTransport::automatic;  // of several GPUs
   LoadProgress* progress = nullptr;  // CudaOptions::progress; the CPU computes with what is mapped

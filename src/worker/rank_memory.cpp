@@ -20,6 +20,7 @@ Status WorkerTask::set_device(const DeviceOptions& options) {
   device = options.kind;
   isa = options.isa;
   deterministic = options.deterministic;
+  portable_only = options.portable_only;
   collectives = options.collectives;
   threads = options.threads;
   if (options.devices.size() > devices.size())
@@ -35,6 +36,7 @@ DeviceOptions WorkerTask::device_options() const {
   options.kind = device == DeviceKind::cuda ? DeviceKind::cuda : DeviceKind::cpu;
   options.isa = isa;
   options.deterministic = deterministic;
+  options.portable_only = portable_only;
   options.collectives = collectives;
   options.threads = threads;
   const std::size_t count = std::min<std::size_t>(num_devices, devices.size());

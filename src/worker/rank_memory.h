@@ -53,6 +53,7 @@ struct WorkerTask {
   DeviceKind device = DeviceKind::cpu;
   CpuIsa isa = CpuIsa::automatic;
   bool deterministic = false;
+  bool portable_only = false;
   CollectiveTransport collectives = CollectiveTransport::automatic;
   std::int64_t threads = 0;  // DeviceOptions::threads
   std::uint32_t num_devices = 0;

@@ -11,8 +11,8 @@ namespace {
 
 constexpr GemmSupport kHopper{.wgmma = true, .cublaslt = true, .multiprocessors = 132};
 constexpr GemmSupport kHopperDeterministic{.wgmma = true, .multiprocessors = 132};
-constexpr GemmSupport kOther{.cublaslt = true, .multiprocessors = 148};
-constexpr GemmSupport kOtherDeterministic{.multiprocessors = 148};
+constexpr GemmSupport kOther{.cublaslt = true, .prefill_portable = true, .multiprocessors = 148};
+constexpr GemmSupport kOtherDeterministic{.prefill_portable = true, .multiprocessors = 148};
 
 Gemm qkv_of(int tokens, TileType type = TileType::fp8) {
   Gemm p;
@@ -83,9 +83,25 @@ TEST(ChooseGemm, RunsPrefillWhereOneWaveTakesAWholeWeight) {
 TEST(ChooseGemm, LeavesCublasLtOutUnderDeterministic) {
   for (const int tokens : {513, 1024, 4096}) {
     EXPECT_EQ(choose_gemm(qkv_of(tokens), kHopperDeterministic), GemmKernel::prefill_128) << tokens;
-    EXPECT_EQ(choose_gemm(qkv_of(tokens), kOtherDeterministic), GemmKernel::grouped_decode)
+    // 28 pairs of weight tiles, and 5, 8 and 32 token blocks.
+    EXPECT_EQ(choose_gemm(qkv_of(tokens), kOtherDeterministic),
+              tokens < 600 ? GemmKernel::grouped_decode : GemmKernel::prefill_portable)
         << tokens;
   }
+}
+
+TEST(ChooseGemm, RunsThePortablePrefillKernelWhereItMayAndEveryMultiprocessorHasWork) {
+  EXPECT_EQ(choose_gemm(qkv_of(641), kOtherDeterministic), GemmKernel::prefill_portable);
+  EXPECT_EQ(choose_gemm(qkv_of(640), kOtherDeterministic), GemmKernel::grouped_decode);
+  GemmSupport support = kOtherDeterministic;
+  support.prefill_portable = false;
+  EXPECT_EQ(choose_gemm(qkv_of(4096), support), GemmKernel::grouped_decode);
+  Gemm few = qkv_of(128);
+  few.tiles = 2048;
+  EXPECT_EQ(choose_gemm(few, kOtherDeterministic), GemmKernel::grouped_decode);
+  Gemm unaligned = qkv_of(4096);
+  unaligned.out_stride += 4;
+  EXPECT_EQ(choose_gemm(unaligned, kOtherDeterministic), GemmKernel::grouped_decode);
 }
 
 TEST(ChooseGemm, RunsGroupedDecodeOnOtherGpusAndCublasLtBeyond128Tokens) {

@@ -22,12 +22,13 @@ namespace {
 
 enum class Fault : std::uint8_t {
   none,
-  gemm,             // the grouped decode GEMM on wgmma is wrong
-  experts_down,     // the experts' down projection on wgmma is wrong
-  experts_thin,     // thin experts in one kernel are wrong
-  attention,        // prefill attention on wgmma is wrong
-  cublaslt,         // cuBLASLt's GEMM is wrong
-  cublaslt_refuses  // cuBLASLt refuses every GEMM
+  gemm,              // the grouped decode GEMM on wgmma is wrong
+  experts_down,      // the experts' down projection on wgmma is wrong
+  experts_thin,      // thin experts in one kernel are wrong
+  prefill_portable,  // the portable prefill GEMM is wrong
+  attention,         // prefill attention on wgmma is wrong
+  cublaslt,          // cuBLASLt's GEMM is wrong
+  cublaslt_refuses   // cuBLASLt refuses every GEMM
 };
 Fault injected = Fault::none;
 
@@ -66,6 +67,15 @@ cudaError_t __wrap__ZN4koho4cuda19launch_experts_thinERKNS0_11ExpertsThinEiP11CU
   return clear(__real__ZN4koho4cuda19launch_experts_thinERKNS0_11ExpertsThinEiP11CUstream_st(
                    experts, multiprocessors, stream),
                Fault::experts_thin, experts.down.out, experts.down.out_stride, stream);
+}
+
+cudaError_t __real__ZN4koho4cuda28launch_gemm_prefill_portableERKNS0_4GemmEiP11CUstream_st(
+    const koho::cuda::Gemm& p, int multiprocessors, cudaStream_t stream);
+cudaError_t __wrap__ZN4koho4cuda28launch_gemm_prefill_portableERKNS0_4GemmEiP11CUstream_st(
+    const koho::cuda::Gemm& p, int multiprocessors, cudaStream_t stream) {
+  return clear(__real__ZN4koho4cuda28launch_gemm_prefill_portableERKNS0_4GemmEiP11CUstream_st(
+                   p, multiprocessors, stream),
+               Fault::prefill_portable, p.out, p.out_stride, stream);
 }
 
 cudaError_t __real__ZN4koho4cuda22launch_attention_wgmmaERKNS0_9AttentionEP11CUstream_st(
@@ -178,6 +188,13 @@ const Fallback kFallbacks[] = {{.name = "cuBLASLt",
                                 .promises = kPortable,
                                 .tells = false,
                                 .hopper = true},
+                               {.name = "the portable prefill GEMM",
+                                .fault = Fault::prefill_portable,
+                                .options = {.portable_only = true},
+                                .said = ", without the portable prefill GEMM",
+                                .op_case = "experts_fp8_many",
+                                .promises = kPortable,
+                                .tells = false},
                                {.name = "attention on wgmma",
                                 .fault = Fault::attention,
                                 .options = {},

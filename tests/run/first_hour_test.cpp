@@ -63,6 +63,14 @@ TEST_F(FirstHour, AModelThatIsNotThereSaysWhatToDo) {
     expect(command + " nowhere/model.gguf", 5, "GGUF, which koho does not read");
   }
   expect("serve GLM-4.5-Air-FP8", 3, "hf download zai-org/GLM-4.5-Air-FP8");
+  expect("serve glm-4.7-fp8", 3, "hf download zai-org/GLM-4.7-FP8\n");
+  expect("run zai-org/glm-4.5@v1 hi", 3, "hf download zai-org/GLM-4.5 --revision v1\n");
+  expect("run some-org/Llama hi", 3, "koho runs GLM-4.5, 4.6 and 4.7");
+  EXPECT_EQ(koho("run some-org/My-GLM hi").errors.find("koho runs"), std::string::npos);
+  for (const std::string name : {"zai-org/GLM-4.7-FP8", "GLM-4.7-FP8"})
+    expect("inspect " + name, 3, "inspect --config config/config.json");
+  const std::string config = KOHO_SOURCE_DIR "/tests/data/configs/glm-4.7.json";
+  expect("inspect " + config, 2, "or --config " + config);
   fs::create_directory(directory_.path() / "pickles");
   write_file(directory_.path() / "pickles/config.json", "{}");
   write_file(directory_.path() / "pickles/pytorch_model.bin", "");
@@ -70,6 +78,31 @@ TEST_F(FirstHour, AModelThatIsNotThereSaysWhatToDo) {
   write_file(directory_.path() / "m.Q4_K_M.gguf", "GGUF");
   expect("run m.Q4_K_M.gguf hi", 5, "*.safetensors");
   expect("run . hi", 5, "GGUF");
+}
+
+TEST_F(FirstHour, WordsInTheWrongPlaceSayWhereTheyBelong) {
+  expect("run " + kModel + " What is 2", 2, "'is 2' is one word too many: put a prompt in quotes");
+  expect("run 'What is 2 + 3?'", 3, "the model comes first: koho run MODEL PROMPT");
+  expect("batch " + kModel + " a b c", 2, "'c' is one word too many");
+  expect("batch " + kModel + " a -i b -o c", 2, "'a' is one word too many");
+  expect("batch " + kModel + " -i b", 2, "the output is missing");
+  write_file(directory_.path() / "in.jsonl", R"({"id":1,"prompt":"Once","max_tokens":2})");
+  expect("batch -i in.jsonl -o out.jsonl --model " + kModel + " --device cpu", 0, "1 answered");
+}
+
+TEST_F(FirstHour, WordsOfOtherEnginesNameKohos) {
+  for (const auto& [given, own] :
+       {std::pair<std::string, std::string>("run-batch -i a", "did you mean batch?"),
+        {"complete", "did you mean run --plain?"},
+        {"launch_server", "did you mean serve?"},
+        {"llama-cli", "did you mean chat?"}})
+    expect(given, 2, own);
+  const std::string sizes = " --device cpu --num-prompts 2 --input-len 4 --output-len 2";
+  expect("bench throughput " + kModel + sizes, 0, "Maximum request concurrency:             2");
+  expect(
+      "bench latency " + kModel + " --device cpu --batch-size 1 --context 1 --steps 1 --prefill 0",
+      0, "batch 1");
+  expect("bench latency " + kModel + " --input-len 32", 2, "bench latency times steps");
 }
 
 TEST_F(FirstHour, ANameInHuggingFacesCacheIsItsSnapshot) {
@@ -102,7 +135,9 @@ TEST_F(FirstHour, HelpAndVersionAreWordsToo) {
   EXPECT_EQ(koho("help run").output, koho("run --help").output);
   EXPECT_EQ(koho("help bench latency").output, koho("bench latency --help").output);
   EXPECT_EQ(koho("help serve").output, koho("serve --help").output);
-  EXPECT_EQ(koho("version").output, koho("--version").output);
+  EXPECT_EQ(koho("--help serve").output, koho("serve --help").output);
+  for (const char* version : {"version", "-v", "-V"})
+    EXPECT_EQ(koho(version).output, koho("--version").output);
   EXPECT_NE(koho("help").output.find("Answer one prompt"), std::string::npos);
   expect("help flags", 0, "--trust-remote-code");
   expect("help nonsense", 2, "unknown command 'nonsense'");
@@ -152,6 +187,8 @@ TEST_F(FirstHour, DocumentedStartLinesStartKohoOrNameTheFlag) {
        "--jinja -ngl 999 -c 32768 -np 4 -fa on",
        "--jinja -ngl 99 --threads -1 --ctx-size 16384 --seed 3407 --prio 3 --temp 1.0 --top-p 0.95 "
        "--min-p 0.01 --repeat-penalty 1.0 --cache-reuse 256 -cram 8192 --poll 50 --numa distribute",
+       "--performance-mode throughput --async-scheduling --disable-hybrid-kv-cache-manager",
+       "--tp-size 2 --trust-remote-code --enable-ep-moe",
        "--jinja -c 0 -fa on -ub 2048 -b 2048 --no-warmup --no-perf --fit on --fit-target 512"})
     expect(serve + line, 0, "are valid");
   for (const auto& [line, told] :
@@ -164,6 +201,7 @@ TEST_F(FirstHour, DocumentedStartLinesStartKohoOrNameTheFlag) {
         {"--jinja -ot '.ffn_.*_exps.=CPU'", "is not supported: all weights are on --device"},
         {"-hf unsloth/GLM-4.7-GGUF:Q4_K_XL --jinja", "reads no GGUF"},
         {"--jinja --rpc 10.0.0.2:50052", "koho runs on one machine"},
+        {"--kt-weight-path m --kt-cpuinfer 100", "all weights are on --device"},
         {"--jinja --timeout 600", "--timeout 600 is not supported: a client that is slow"},
         {"--jinja --reasoning-budget 0", "enable_thinking"},
         {"--jinja -dev CUDA0", "--device cuda"},
@@ -246,14 +284,18 @@ TEST_F(FirstHour, ABatchHasReasoningAndTextApart) {
 }
 
 TEST_F(FirstHour, AChatFromAPipeTakesCommands) {
+  setenv("HOME", directory_.path().c_str(), 1);
   const Ran ran = koho("chat " + kModel + " --device cpu --temperature 0",
                        "What is the capital of France?\n/set temperature 9\n/set max_tokens 3\n"
-                       "/nonsense\n/regen\n/save talk.json\n/clear\n/load talk.json\n/exit\n");
+                       "/nonsense\n/sytem x\n/set temprature 1\n/set\n/regen\n"
+                       "/save ~/talk.json\n/clear\n/load ~/talk.json\n/exit\n");
   EXPECT_EQ(ran.exit_code, 0) << ran.errors;
   EXPECT_EQ(ran.output.substr(0, 32), "The capital of France is Paris.\n");
   for (const char* told :
        {"temperature", "max_tokens is 3", "unknown command /nonsense", "cut after 3 tokens",
-        "2 messages in talk.json", "a new conversation", "2 messages from talk.json"})
+        "did you mean /system?", "did you mean temperature?", "top_p 1 (the model's)",
+        "temperature 0\n", "2 messages in ~/talk.json", "a new conversation",
+        "2 messages from ~/talk.json"})
     EXPECT_NE(ran.errors.find(told), std::string::npos) << told << ": " << ran.errors;
   const Result<json::Value> saved = json::parse(read("talk.json"));
   ASSERT_TRUE(saved.ok());
@@ -310,6 +352,14 @@ TEST_F(FirstHour, ACheckWarnsOfWhatWillNotWork) {
 TEST_F(FirstHour, InspectSaysWhereTheModelFitsAndHowToServeIt) {
   const std::string config = KOHO_SOURCE_DIR "/tests/data/configs/glm-4.7-fp8.json";
   expect("inspect --config " + config, 0, "koho serve DIR --ranks 4\n");
+  expect("inspect --config " + config + " --tp 8", 0, "koho serve DIR --ranks 8\n");
+  // Four at once have been tried, eight have not.
+  const std::string fits = koho("inspect --config " + config + " --gpu h100,h200").output;
+  EXPECT_NE(fits.find("8 x H100 (80 GB), 597568 tokens of context in all, not tried on so many"),
+            std::string::npos)
+      << fits;
+  EXPECT_NE(fits.find("4 x H200 (141 GB), 477632 tokens of context in all:\n"), std::string::npos)
+      << fits;
   expect("inspect --config " + config + " --experts whole", 0,
          "koho serve DIR --ranks 4 --experts whole\n");
   expect("inspect --config " + config + " --gpu h100", 0, "8 x H100 (80 GB)");

@@ -146,6 +146,7 @@ TEST_F(BenchServe, WrongUseIsOneClearError) {
   write("no_length.jsonl", "{\"prompt\":\"Hi\"}\n");
   const std::pair<const char*, const char*> cases[] = {
       {"http://127.0.0.1:1 --num-prompts 1", "no server answers"},
+      {"http://127.0.0.1:1 --num-prompts 1 --model m", "no server answers"},
       {"https://example.org", "http only"},
       {"ftp://x y", ""},
       {"localhost:99999", "port"},

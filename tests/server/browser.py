@@ -124,14 +124,15 @@ class Page:
         """Whether there is such an element that a user can see."""
         return self.js(f"[...document.querySelectorAll({json.dumps(selector)})].some(e => e.checkVisibility() && e.getClientRects().length > 0)")
 
-    def click(self, selector):
-        """A real click in the middle of the element, where it must be on top."""
+    def click(self, selector, held_s=0.0):
+        """A real click in the middle of the element, where it must be on top; the button is held down for so long."""
         x, y, on_top = self.js(f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'nearest'}});"
                                "const r = e.getBoundingClientRect(), x = r.x + r.width / 2, y = r.y + r.height / 2, top = document.elementFromPoint(x, y);"
                                "return [x, y, e === top || e.contains(top) || top?.closest('label')?.control === e]; })()")
         assert on_top, f"{selector} is covered, or outside the window"
-        for kind in ("mousePressed", "mouseReleased"):
+        for kind, then_s in (("mousePressed", held_s), ("mouseReleased", 0.0)):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+            time.sleep(then_s)
 
     def point_at(self, selector, share=0.5):
         """Moves the pointer over the element, `share` of its width from its left."""

@@ -71,6 +71,33 @@ TEST(ServeCommand, TellsItsAddressesAndALineToTry) {
   EXPECT_EQ(reply.status, 200) << reply.body;
 }
 
+TEST(ServeCommand, AnswersToAllOfItsNamesWithTheFirst) {
+  Process process(serving({"--served-model-name", "alpha", "beta"}));
+  const std::uint16_t port = process.ready_port();
+  ASSERT_NE(port, 0) << process.output();
+  const chat::Json models = get(port, "/v1/models").json();
+  EXPECT_EQ(text_at(models, "data.0.id") + text_at(models, "data.1.id"), "alphabeta");
+  const auto ask = [port](const std::string& path, const std::string& said, const char* name) {
+    return post(port, path, "{" + said + R"(,"model":")" + name + "\"}");
+  };
+  const std::string messages = R"("max_tokens":1,"messages":[{"role":"user","content":"a"}])";
+  for (const auto& [path, said] :
+       {std::pair<std::string, std::string>("/v1/chat/completions", messages),
+        {"/v1/messages", messages},
+        {"/v1/responses", R"("max_output_tokens":1,"input":"a")"},
+        {"/v1/completions", R"("max_tokens":1,"prompt":"a")"}}) {
+    for (const char* name : {"alpha", "beta"})
+      EXPECT_EQ(text_at(ask(path, said, name).json(), "model"), "alpha") << path << name;
+    EXPECT_EQ(ask(path, said, "gamma").status, 404) << path;
+  }
+  EXPECT_NE(
+      ask("/v1/completions", R"("prompt":"a")", "gamma").body.find(R"(serves \"alpha\", \"beta\")"),
+      std::string::npos);
+  EXPECT_NE(post(port, "/v1/completions", R"({"prompt":"a","max_tokens":-5})")
+                .body.find("or -1 for as many as fit, found -5"),
+            std::string::npos);
+}
+
 TEST(ServeCommand, LogsItsThroughputWhileItIsBusy) {
   Process process(serving({"--log-stats-interval", "1"}));
   const std::uint16_t port = process.ready_port();

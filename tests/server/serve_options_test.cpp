@@ -42,6 +42,30 @@ TEST(ServeCommand, SaysWhatIsWrongWithItsFlags) {
   EXPECT_EQ(run({kTiny, "--print-config"}, "tensor-parallel-size: auto"), 0);
 }
 
+TEST(ServeCommand, TakesListsAsVllmHasThemAndOneModel) {
+  const auto run = [](std::vector<std::string> arguments, const std::string& expected) {
+    arguments.emplace_back("--print-config");
+    Process process(arguments);
+    const int code = process.wait();
+    EXPECT_NE(process.output().find(expected), std::string::npos) << process.output();
+    return code;
+  };
+  const std::string names = "served-model-name:\n  - a\n  - b\nload";
+  EXPECT_EQ(run({kTiny, "--served-model-name", "a", "b"}, names), 0);
+  EXPECT_EQ(run({"--served-model-name", "a", "b", "-m", kTiny}, names), 0);
+  EXPECT_EQ(run({"--served-model-name", "a", "b", "--port", "1", kTiny}, names), 0);
+  EXPECT_EQ(run({"--served-model-name", "a", "b", kTiny}, names), 0) << "the last is the model";
+  EXPECT_EQ(run({kTiny, "-a", "a", "-a", "b", "--api-key", "k", "l", "--port", "1"}, names), 0);
+  setenv("KOHO_MODEL", kTiny.c_str(), 1);
+  EXPECT_EQ(run({"--served-model-name", "a", "b"}, names), 0);
+  unsetenv("KOHO_MODEL");
+  EXPECT_EQ(run({kTiny, "other"}, "'other' is one word too many: the model is " + kTiny), 2);
+  EXPECT_EQ(run({"other", "-m", kTiny}, "'other' is one word too many"), 2);
+  EXPECT_EQ(run({kTiny, "--cuda-graph-bs", "1", "2", "4"}, "model: " + kTiny), 0);
+  EXPECT_EQ(run({kTiny, "--max-model-len", "auto"}, "max-model-len: 0\n"), 0);
+  EXPECT_EQ(run({kTiny, "--max-model-len", "-1"}, "max-model-len: 0\n"), 0);
+}
+
 TEST(ServeCommand, ACheckRefusesWhatTheStartRefuses) {
   Process version(std::vector<std::string>{"--version"});
   version.wait();
@@ -84,7 +108,7 @@ TEST(ServeCommand, ACheckRefusesWhatTheStartRefuses) {
       EXPECT_EQ(checked[0], '3') << checked;
     }
   }
-  // --check of a running configuration: the port is not checked.
+  // --check of a running configuration: a port that is taken is no error.
   Process server(serving());
   const std::uint16_t port = server.ready_port();
   ASSERT_NE(port, 0) << server.output();
@@ -93,6 +117,8 @@ TEST(ServeCommand, ACheckRefusesWhatTheStartRefuses) {
   Process check(std::move(flags));
   EXPECT_EQ(check.wait(), 0) << check.output();
   EXPECT_NE(check.output().find("max_model_len 2048 tokens (--max-model-len)"), std::string::npos)
+      << check.output();
+  EXPECT_NE(check.output().find("the server starts once the port is free"), std::string::npos)
       << check.output();
 }
 

@@ -123,7 +123,7 @@ def cancel(walk):
     row = page.js("[...document.querySelectorAll('#running-rows tr:first-child td')].map(e => e.textContent)")
     assert row[1] == "/v1/chat/completions" and "s" in row[3] and int(row[4]) > 0, row
     until(lambda: page.js("parseInt(document.querySelector('#running-rows tr').children[5].textContent.replace(/\\D/g, ''))") > 0, "no tokens")
-    page.click("#running-rows button")
+    page.click("#running-rows button", held_s=1.5)  # the list is made anew every second
     until(lambda: "No request is running" in page.text("#running-rows"), lambda: "not cancelled: " + page.text("#running-rows"))
     until(lambda: page.count("#ended-rows tr.failed") == 1, lambda: "no failure: " + page.text("#ended-rows"))
     red = page.js("getComputedStyle(document.querySelector('#ended-rows tr.failed .error')).color")

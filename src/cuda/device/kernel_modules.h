@@ -13,6 +13,7 @@ const void* synthetic_weights();
 const void* experts();
 const void* experts_down_portable();
 const void* gemm_grouped_decode_portable();
+const void* gemm_prefill_portable();
 const void* gemm_scale_epilogue();
 const void* norm();
 const void* repack();

@@ -57,6 +57,26 @@ __device__ __forceinline__ void pdl_begin() {
   launch_dependent_grids();
 }
 
+// ---- counters in global memory, between kernels that overlap
+
+/// Adds after what this thread wrote, and what other lanes wrote before a __syncwarp(), is visible
+/// to the GPU.
+__device__ __forceinline__ void add_release(std::uint32_t* counter, std::uint32_t count) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(count) : "memory");
+}
+__device__ __forceinline__ std::uint32_t load_acquire(const std::uint32_t* counter) {
+  std::uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+  return value;
+}
+/// Waits until a counter has reached `count`; what was written before it was added to is visible.
+__device__ __forceinline__ void wait_for_count(const std::uint32_t* counter, std::uint32_t count) {
+  if (load_acquire(counter) >= count) return;
+  const long long start = clock64();
+  while (load_acquire(counter) < count)
+    if (clock64() - start > kSpinCyclesMax) __trap();
+}
+
 // ---- mbarrier
 
 __device__ __forceinline__ void mbarrier_init(std::uint32_t barrier, std::uint32_t count) {
@@ -125,6 +145,11 @@ __device__ __forceinline__ void mbarrier_arrive_remote(std::uint32_t barrier) {
 
 // ---- copies
 
+/// Drops 128 bytes, aligned to as many, from L2: nobody reads them again before they are written,
+/// so memory need not get them. NOTE: orders like a write of this thread.
+__device__ __forceinline__ void discard_line(const void* line) {
+  asm volatile("discard.global.L2 [%0], 128;" ::"l"(line) : "memory");
+}
 __device__ __forceinline__ std::uint64_t evict_normal_policy() {
   std::uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));

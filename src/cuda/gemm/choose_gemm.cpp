@@ -102,6 +102,13 @@ DecodeGemmConfig choose_unswapped_one_wave(const Gemm& p, int multiprocessors) {
   return {};
 }
 
+/// Whether the portable prefill kernel takes `p` and has a work tile for every multiprocessor. Else
+/// the decode kernel's smaller tiles, of split K, are faster.
+bool fills_prefill_portable(const Gemm& p, int multiprocessors) {
+  return prefill_portable_supports(p) &&
+         ceil_div(p.tiles, 2) * ceil_div(p.tokens, kPortablePrefillTokensMax) >= multiprocessors;
+}
+
 }  // namespace
 
 GemmKernel choose_gemm(const Gemm& p, const GemmSupport& support) {
@@ -117,6 +124,9 @@ GemmKernel choose_gemm(const Gemm& p, const GemmSupport& support) {
     if (support.wgmma && (support.cublaslt ? faster : whole_k)) return GemmKernel::prefill_192;
     if (support.cublaslt) return GemmKernel::cublaslt;
   }
+  if (prefill && support.prefill_portable && !support.wgmma &&
+      fills_prefill_portable(p, support.multiprocessors))
+    return GemmKernel::prefill_portable;
   const bool compiled = !prefill || p.type != TileType::fp8_block || p.epilogue != Epilogue::f32;
   if (!support.wgmma || !compiled) return GemmKernel::grouped_decode;
   return prefill ? GemmKernel::prefill_128 : GemmKernel::decode;

@@ -13,17 +13,19 @@
 namespace koho::cuda {
 
 enum class GemmKernel : std::uint8_t {
-  grouped_decode,  // gemm_grouped_decode.cuh, on wgmma where the GPU has it, else on mma.sync
-  decode,          // one of Hopper's two decode kernels, see choose_decode_gemm_config()
-  prefill_128,     // gemm_prefill_sm90.cu with token blocks of up to 128 tokens
-  prefill_192,     // the same with up to 192 tokens and TMA stores
-  cublaslt         // cublaslt_gemm.cpp; grouped_decode or prefill_128 if it has no algorithm
+  grouped_decode,    // gemm_grouped_decode.cuh, on wgmma where the GPU has it, else on mma.sync
+  decode,            // one of Hopper's two decode kernels, see choose_decode_gemm_config()
+  prefill_128,       // gemm_prefill_sm90.cu with token blocks of up to 128 tokens
+  prefill_192,       // the same with up to 192 tokens and TMA stores
+  prefill_portable,  // gemm_prefill_portable.cu
+  cublaslt           // cublaslt_gemm.cpp; grouped_decode or prefill_128 if it has no algorithm
 };
 
 /// What the choice depends on beside the GEMM itself.
 struct GemmSupport {
   bool wgmma = false;     // the GPU is Hopper and its kernels may be used
   bool cublaslt = false;  // cuBLASLt may be used, and the layer has a row-major copy of its weight
+  bool prefill_portable = false;  // the portable prefill kernel may be used
   int multiprocessors = 0;
 };
 

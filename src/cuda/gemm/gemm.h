@@ -63,6 +63,12 @@ struct Gemm {
   /// The expert of the first token block whatever the router chose (a shared expert), or -1. Its
   /// weights may be prefetched at any time.
   int first_block_expert = -1;
+  /// [token blocks], zero before: lets two GEMMs of experts overlap. The first one's MMA warps add
+  /// 1 to a block's entry when its outputs of a weight tile are stored; experts_down.cuh waits for
+  /// rows_stored_full in the entry of each block, not for the previous kernel. Null: it waits for
+  /// that kernel. Requires split_k 1.
+  std::uint32_t* rows_stored = nullptr;
+  std::uint32_t rows_stored_full = 0;
   /// CTAs take the blocks of one expert in turn for each weight tile, so that HBM delivers the tile
   /// once and L2 the rest. Requires token_tiles 1, no first_block_expert, no token_blocks_early.
   bool interleave_token_blocks = false;
@@ -100,7 +106,27 @@ constexpr int kSplitKMax = 8;  // the largest cluster that every GPU can place
 cudaError_t launch_gemm_grouped_decode_portable(const Gemm& parameters,
                                                 int multiprocessors,
                                                 cudaStream_t stream);
-/// The same on wgmma. Compute capability 9.0 only.
+
+/// The prefill GEMM on mma.sync takes token blocks of up to kPortablePrefillTokensMax tokens, and
+/// multiplies them rounded up to a step.
+constexpr int kPortablePrefillTokensMax = 128;
+constexpr int kPortablePrefillTokenStep = 16;
+
+/// Whether launch_gemm_prefill_portable() takes `p`, once its rows of x are aligned to 16 bytes.
+inline bool prefill_portable_supports(const Gemm& p) {
+  return p.type == TileType::fp8 && p.epilogue != Epilogue::f32 && p.rows % 8 == 0 &&
+         p.out_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(p.out) % 16 == 0 &&
+         (p.bias == nullptr || p.epilogue == Epilogue::bf16) && p.single_ids == nullptr;
+}
+
+/// A linear layer or experts of a prompt, on mma.sync (gemm_prefill_portable.cu). A row has the
+/// bits of launch_gemm_grouped_decode_portable(). Errors: cudaErrorInvalidValue for parameters that
+/// it does not support.
+cudaError_t launch_gemm_prefill_portable(const Gemm& parameters,
+                                         int multiprocessors,
+                                         cudaStream_t stream);
+
+/// The grouped decode GEMM on wgmma. Compute capability 9.0 only.
 cudaError_t launch_gemm_grouped_decode_sm90(const Gemm& parameters,
                                             int multiprocessors,
                                             cudaStream_t stream);

@@ -82,6 +82,10 @@ __device__ void consume(const Gemm& p, Ring ring, int blocks, int token_blocks, 
     }
     if (kRowTiles > 1 || p.split_k == 1) {
       if (present) end.finish(p, work_tile, multiply.sum);
+      if (present && p.rows_stored != nullptr) {
+        __syncwarp();
+        if (lane == 0) add_release(p.rows_stored + work_tile.block, 1);
+      }
       continue;
     }
     // Row g or g + 8 of the warp's 16, tokens 2t and 2t + 1 of each column tile.
@@ -142,6 +146,7 @@ template <template <TileType, int> class Multiply, TileType kType, int kTiles>
 cudaError_t launch_grouped_decode_config(const Gemm& p, int multiprocessors, cudaStream_t stream) {
   using Plan = GroupedDecodePlan<kTiles, Multiply<kType, kTiles>::kRowTiles>;
   if (Multiply<kType, kTiles>::kRowTiles > 1 && p.split_k > 1) return cudaErrorInvalidValue;
+  if (p.rows_stored != nullptr && p.split_k > 1) return cudaErrorInvalidValue;
   if (p.interleave_token_blocks &&
       (kTiles > 1 || p.token_blocks_early || p.first_block_expert >= 0))
     return cudaErrorInvalidValue;

@@ -40,6 +40,7 @@ struct WorkTile {
   int first;  // permuted row
   int count;
   std::uint32_t turn;  // block_of_expert and blocks_of_expert, see take_interleaved_block()
+  int block;           // index of the token block
 };
 
 __device__ __forceinline__ bool has_experts(const Gemm& p) {
@@ -78,7 +79,8 @@ work_tile_at(const Gemm& p, int blocks, int index, int token_blocks, int tokens_
         &turn,
         reinterpret_cast<const char*>(&token_block) + offsetof(ExpertTokenBlock, block_of_expert),
         sizeof turn);
-    work_tile = {token_block.expert, index % blocks, token_block.first, token_block.count, turn};
+    work_tile = {token_block.expert, index % blocks, token_block.first,
+                 token_block.count,  turn,           index / blocks};
   } else {
     const int first = index % token_blocks * tokens_per_block;
     work_tile = {0, index / token_blocks, first, min(tokens_per_block, p.tokens - first)};
@@ -101,6 +103,7 @@ __device__ __forceinline__ void take_interleaved_block(const Gemm& p,
   const int among = index - first * blocks;  // work tiles of all these token blocks
   const ExpertTokenBlock token_block = p.token_blocks[first + among % places];
   work_tile.tile = among / places;
+  work_tile.block = first + among % places;
   work_tile.first = token_block.first;
   work_tile.count = token_block.count;
 }

@@ -90,6 +90,7 @@ Status CudaBackend::multiply_segment(TensorView out,
   p.epilogue = out.dtype == DType::f32 ? Epilogue::f32 : Epilogue::bf16;
   GemmSupport support{.wgmma = wgmma_,
                       .cublaslt = segment.rows.bytes() > 0,
+                      .prefill_portable = prefill_portable_,
                       .multiprocessors = device_.multiprocessors};
   GemmKernel kernel = choose_gemm(p, support);
   if (kernel == GemmKernel::cublaslt) {
@@ -104,6 +105,10 @@ Status CudaBackend::multiply_segment(TensorView out,
   p.token_tiles = choose_token_tiles(tokens);
   p.split_k = choose_split_k(p.tiles, p.width_bytes);
   if (kernel == GemmKernel::grouped_decode) return run_grouped_decode_gemm(p);
+  if (kernel == GemmKernel::prefill_portable) {
+    KOHO_CUDA_TRY(launch_gemm_prefill_portable(p, device_.multiprocessors, stream_));
+    return {};
+  }
   return kernel == GemmKernel::decode ? run_decode_gemm(p)
                                       : run_prefill_gemm(p, tokens, 128, device_.multiprocessors);
 }

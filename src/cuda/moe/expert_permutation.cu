@@ -24,8 +24,7 @@ constexpr int kPermutationThreadsFew = 256;  // decode: barriers and scans of 8 
 constexpr int kPermutationCluster = 8;       // CTAs, for many pairs
 constexpr int kCombineThreads = 128;
 
-/// Token block `index` of the `token_blocks` of an expert that has `count` rows from `first_row`
-/// on.
+/// Token block `index` of the `token_blocks` of an expert whose `count` rows begin at `first_row`.
 __device__ __forceinline__ ExpertTokenBlock token_block_of(
     const ExpertPermutation& p, int expert, int first_row, int count, int token_blocks, int index) {
   constexpr int kTogether = 4;  // token blocks that read the expert's weights at the same time
@@ -57,8 +56,7 @@ __device__ __forceinline__ SharedExpert shared_expert(const ExpertPermutation& p
   return {rows, ceil_div(rows, p.block_tokens)};
 }
 
-/// Lists the shared expert's rows and token blocks; all CTAs take part. NOTE: loops stay rolled:
-/// few run twice, and unrolled ones cost instruction fetches.
+/// Lists the shared expert's rows and blocks; all CTAs take part. Loops stay rolled: few run twice.
 __device__ __forceinline__ void list_shared(const ExpertPermutation& p,
                                             const SharedExpert& shared) {
   const int step = static_cast<int>(gridDim.x * blockDim.x);
@@ -68,6 +66,8 @@ __device__ __forceinline__ void list_shared(const ExpertPermutation& p,
     p.token_blocks[i] = token_block_of(p, p.count, 0, shared.rows, shared.token_blocks, i);
 #pragma unroll 1
   for (int i = first; i < shared.rows; i += step) p.rows[i] = i;
+#pragma unroll 1
+  for (int i = first; i < p.rows_stored_count; i += step) p.rows_stored[i] = 0;
 }
 
 /// Lists the token blocks of expert threadIdx.x, which `count` pairs chose; returns its first
@@ -111,6 +111,7 @@ __global__ void __launch_bounds__(kThreads) expert_permutation_kernel(const Expe
   int choice = thread % top_k;
   const int token_step = kThreads / top_k;
   const int choice_step = kThreads % top_k;
+  if (p.releases_at_once) launch_dependent_grids();
   counts[thread] = 0;
   __syncthreads();
   pdl_begin();
@@ -281,6 +282,7 @@ struct EightColumns {
 __global__ void __launch_bounds__(kCombineThreads) expert_combine_kernel(const ExpertCombine p) {
   constexpr int kVector = 8;
   constexpr int kSlots = 8;
+  constexpr int kLanesOfLine = 128 / (kVector * sizeof(Bf16));
   const std::int64_t token = blockIdx.y;
   const int column =
       (static_cast<int>(blockIdx.x) * kCombineThreads + static_cast<int>(threadIdx.x)) * kVector;
@@ -324,10 +326,20 @@ __global__ void __launch_bounds__(kCombineThreads) expert_combine_kernel(const E
 #pragma unroll
       for (int k = 0; k < kVector; ++k) sum[k] += weights[i] * y[i][k];
     }
+    if (!p.discards) continue;
+    __syncwarp();  // all lanes have read
+    if (threadIdx.x % kLanesOfLine != 0) continue;
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i)
+      if (rows[i] >= 0) discard_line(p.y + rows[i] * p.hidden + column);
   }
   if (p.shared != nullptr) {
 #pragma unroll
     for (int i = 0; i < kVector; ++i) sum[i] = round_bf16(sum[i]) + shared[i];
+    if (p.discards) {
+      __syncwarp();
+      if (threadIdx.x % kLanesOfLine == 0) discard_line(p.shared + token * p.hidden + column);
+    }
   }
   Bf16* out = p.out + token * p.hidden + column;
   if (vector) {

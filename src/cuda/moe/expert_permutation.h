@@ -35,6 +35,13 @@ struct ExpertPermutation {
   std::int32_t* row_count = nullptr;     // [1] permuted rows
   ExpertTokenBlock* token_blocks = nullptr;
   std::int32_t* token_block_count = nullptr;  // [1]
+  std::uint32_t* rows_stored = nullptr;       // [rows_stored_count] becomes 0
+  int rows_stored_count = 0;
+  /// The next kernel may start before this one's predecessor ends, so that it asks for weights
+  /// earlier. It misses nothing that is written here: its griddepcontrol.wait returns at the end of
+  /// this kernel, which itself waits for its predecessor. The kernel after it starts behind that
+  /// wait. Takes effect with one CTA, up to 8,192 pairs.
+  bool releases_at_once = false;
 };
 constexpr int kExpertsMax = 1024;  // local experts at most
 
@@ -94,6 +101,9 @@ struct ExpertCombine {
   std::int64_t tokens = 0;
   int top_k = 0;
   int hidden = 0;
+  /// Nobody reads y and shared again: L2 drops them instead of writing them to memory. Takes
+  /// effect up to 511 tokens, with H a multiple of 256 and both aligned to 128 bytes.
+  bool discards = false;
 };
 cudaError_t launch_expert_combine(const ExpertCombine& combine, cudaStream_t stream);
 

@@ -15,6 +15,8 @@
 //            a tile
 //   prefetch the producer does not wait for the preceding kernel: neither weights nor the list of
 //            token blocks depend on it, so the pipeline fills while it ends
+//   overlap  with p.rows_stored the consumers wait for a token block's rows, not for the preceding
+//            kernel. Its CTAs all run by then, so they do not wait for this one's to leave
 //   shared   barriers 128 B · token scales 128 B · a token block's quantised rows · stages
 //   sums     as gemm_grouped_decode.cuh with the same instruction: a row's bits are that kernel's
 //   bytes    weights once per token block, a token block's rows once per CTA that meets it (L2)
@@ -285,6 +287,8 @@ __device__ void mma_tiles(const Gemm& p,
     const ExpertTokenBlock token_block = blocks.at(index / p.tiles);
     int tile = index % p.tiles;
     const int stop = min(run.end, index + p.tiles - tile);
+    if (p.rows_stored != nullptr)
+      wait_for_count(p.rows_stored + index / p.tiles, p.rows_stored_full);
     // All consumers have read the previous token block's quantised rows.
     named_barrier_sync(kQuantizedBarrier, kConsumerThreads);
     quantize_token_block<TileMma<kTiles>, kTiles, kWide>(p, token_block, quantized, x_scales);
@@ -343,8 +347,11 @@ __global__ void __launch_bounds__(kThreads, kResident)
     load_tiles(p, stages, blocks, run);
     return;
   }
-  pdl_begin();
+  if (p.rows_stored == nullptr) wait_on_dependent_grids();
+  launch_dependent_grids();
   mma_tiles<TileMma, kTiles, kWide>(p, stages, blocks, run, quantized, x_scales);
+  // Its rows are complete, but the grid must not end before the previous one.
+  if (p.rows_stored != nullptr) wait_on_dependent_grids();
 }
 
 template <template <int> class TileMma, int kTiles, bool kWide, int kResident>

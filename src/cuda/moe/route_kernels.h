@@ -15,7 +15,7 @@ constexpr int kFastStepsMax = 16;  // of a split: H <= 8192
 constexpr int kFastExperts = 192;  // E at most
 
 constexpr std::int64_t kRouteFew = 64;     // tokens at most of a decode step's clusters
-constexpr std::int64_t kRouteMany = 1920;  // tokens at least
+constexpr std::int64_t kRouteMany = 4096;  // tokens at least
 constexpr int kRouteFewSteps = 8;          // of a split at least: H >= 4096
 
 /// One token, H >= 4096.

@@ -59,6 +59,27 @@ double relative_error(const std::vector<float>& a, const std::vector<float>& b) 
 
 }  // namespace
 
+Status CudaBackend::test_kernels() {
+  SelfTest test(*this);
+  if (wgmma_) {
+    KOHO_TRY_ASSIGN(wgmma_, test.gemm());
+  }
+  if (wgmma_) {
+    KOHO_TRY_ASSIGN(wgmma_, test.experts_down());
+  }
+  if (wgmma_) {
+    KOHO_TRY_ASSIGN(wgmma_, test.experts_thin());
+  }
+  if (!wgmma_) {
+    KOHO_TRY_ASSIGN(prefill_portable_, test.prefill_portable());
+  }
+  for (const bool quantized : {false, true}) {
+    if (!wgmma_attention_) break;
+    KOHO_TRY_ASSIGN(wgmma_attention_, test.attention(quantized));
+  }
+  return {};
+}
+
 Result<DeviceBlock> SelfTest::send_bytes(std::span<const std::byte> bytes) {
   return backend_.to_device(bytes, "self-test");
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The start-up self-test compares the fast kernels (Hopper's GEMMs, experts and prefill attention,
-// and cuBLASLt) with the portable kernels on random data. The backend does not use what differs by
+// and cuBLASLt) with the portable kernels on random data, and the portable prefill GEMM with the
+// portable decode GEMM. The backend does not use what differs by
 // more than rounding; the log says so, and the engine runs on.
 #pragma once
 
@@ -31,6 +32,8 @@ class SelfTest {
   Result<bool> experts_down();
   /// experts_thin_sm90.cu, against the kernels of the two tests before.
   Result<bool> experts_thin();
+  /// gemm_prefill_portable.cu, whose rows have the bits of gemm_grouped_decode_portable.cu.
+  Result<bool> prefill_portable();
   /// Prefill attention on wgmma over pages of bf16, or of e4m3 if `quantized`.
   Result<bool> attention(bool quantized);
   /// The backend's cuBLASLt.
@@ -39,6 +42,7 @@ class SelfTest {
  private:
   struct GemmCase;
   struct DownCase;
+  struct PrefillCase;
   struct AttentionCase;
   /// Enqueues a kernel.
   using Launch = std::function<Status()>;
@@ -77,6 +81,9 @@ class SelfTest {
   Result<bool> unswapped(const GemmCase& of);
   Result<bool> prefill_experts(const GemmCase& of);
   Result<bool> prefill_linear(const GemmCase& of);
+
+  // ---- self_test_prefill_portable.cpp
+  Result<bool> prefill_portable_matches(const PrefillCase& of, const Gemm& p, const Gemm& decode);
 
   // ---- self_test_attention.cpp
   Result<AttentionCase> make_attention_case(bool quantized);

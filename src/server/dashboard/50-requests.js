@@ -17,12 +17,32 @@ async function cancelRequest(id) {
   loadRequests();
 }
 
+const runningRows = new Map(); // id -> its row, which stays in the page while it runs: a press on its button outlasts a refresh
+
 function runningRow(row) {
-  const state = cancelling.get(row.id);
-  const button = make("button", { class: "small", "aria-label": "Cancel request " + row.id, onclick: () => cancelRequest(row.id), disabled: state === "asked" },
-    state === "asked" ? "Cancelling" : "Cancel");
-  return make("tr", {}, idCell(row.id), cell(row.path, { class: "wide" }), cell(row.state), number(row.age_ms, duration), number(row.prompt_tokens, count, "n wide"),
-    number(row.tokens), number(row.tokens_per_s, short), make("td", {}, button, state && state !== "asked" ? make("span", { class: "error" }, " " + state) : null));
+  let made = runningRows.get(row.id);
+  if (!made) {
+    const button = make("button", { class: "small", "aria-label": "Cancel request " + row.id, onclick: () => cancelRequest(row.id) });
+    made = make("tr", {}, make("td", {}, button, make("span", { class: "error" })));
+    runningRows.set(row.id, made);
+  }
+  const last = made.lastElementChild;
+  while (made.firstElementChild !== last) made.firstElementChild.remove();
+  last.before(idCell(row.id), cell(row.path, { class: "wide" }), cell(row.state), number(row.age_ms, duration), number(row.prompt_tokens, count, "n wide"),
+    number(row.tokens), number(row.tokens_per_s, short));
+  const [button, error] = last.children, state = cancelling.get(row.id);
+  button.disabled = state === "asked";
+  button.textContent = state === "asked" ? "Cancelling" : "Cancel";
+  error.textContent = state && state !== "asked" ? " " + state : "";
+  return made;
+}
+
+// The rows in their order; those that are there already stay where they are.
+function showRunningRows(rows) {
+  const body = $("running-rows"), shown = rows.length ? rows.map(runningRow) : [emptyRow("No request is running.", 8)];
+  for (const id of runningRows.keys()) if (!rows.some((row) => row.id === id)) runningRows.delete(id);
+  for (const old of [...body.children]) if (!shown.includes(old)) old.remove();
+  shown.forEach((row, i) => { if (body.children[i] !== row) body.insertBefore(row, body.children[i] ?? null); });
 }
 
 const kResults = { stop: "complete", length: "cut at its limit", tool_calls: "tool call", abort: "client left" };
@@ -41,16 +61,13 @@ const emptyRow = (text, columns) => make("tr", {}, make("td", { colspan: columns
 function showRequests(rows) {
   const live = new Set(rows.running.map((row) => row.id));
   for (const id of cancelling.keys()) if (!live.has(id)) cancelling.delete(id);
-  // A button that has the focus keeps it when its row is made anew.
-  const focused = document.activeElement?.closest?.("#running-rows") ? document.activeElement.getAttribute("aria-label") : null;
-  $("running-rows").replaceChildren(...(rows.running.length ? rows.running.map(runningRow) : [emptyRow("No request is running.", 8)]));
-  if (focused) [...$("running-rows").querySelectorAll("button")].find((button) => button.getAttribute("aria-label") === focused)?.focus();
+  showRunningRows(rows.running);
   const failed = rows.ended.filter((row) => row.failed);
   const ended = $("only-failed").checked ? failed : rows.ended;
   $("ended-rows").replaceChildren(...(ended.length ? ended.map(endedRow)
     : [emptyRow($("only-failed").checked ? "No request has failed." : "No request has ended yet.", 10)]));
   $("running-count").textContent = rows.running.length || "";
-  $("ended-count").textContent = rows.ended.length ? `the last ${rows.ended.length}, ${failed.length} failed` : "";
+  $("ended-count").textContent = rows.ended.length ? `the last ${rows.ended.length}, ${failed.length} failed or cancelled` : "";
 }
 
 async function loadRequests() {
