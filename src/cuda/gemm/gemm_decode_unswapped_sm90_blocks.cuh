@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "base/arithmetic.h"
 #include "cuda/device/ptx.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "cuda/gemm/block_scales.cuh"
@@ -30,7 +31,7 @@ __device__ __forceinline__ void multiply_blocks(const Gemm& p,
   UnswappedBlockScales<kTiles> scales;
   scales.begin_weights(p, row);
   scales.begin_tokens(p, token);
-  const int stages = p.width_bytes / kStageWidth;
+  const int stages = ceil_div(p.width_bytes, kStageWidth);  // the last one may be short
   int split = 1;
   int next_split = Plan::kWhole ? stages / p.split_k : 0;  // stage where the next split begins
   const auto begin_stage = [&](int stage) {
