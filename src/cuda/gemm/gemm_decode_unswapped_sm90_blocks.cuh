@@ -76,7 +76,8 @@ __device__ __forceinline__ void multiply_blocks(const Gemm& p,
       for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(sum[tile][i]));
   };
   // Issues a block's MMAs before it waits for the previous block's, if registers have room.
-  constexpr bool kOverlapsMma = Plan::kTokens == 64 && kSlotBlocks > 1 && kTiles <= 10;
+  constexpr int kOverlapTilesMax = Plan::kTokens == 64 ? 10 : 7;
+  constexpr bool kOverlapsMma = kSlotBlocks > 1 && kTiles <= kOverlapTilesMax;
   if constexpr (kOverlapsMma) {
     float partials[kBlocks][kTiles][4] = {};
     const auto run = [&](int stage, auto more) {  // NOTE: no condition on an issue

@@ -80,7 +80,6 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
       for (int slot = 0; slot < ScaleRingPlan<kTileTokens>::kSlots; ++slot) {
         mbarrier_init(scale_ring.full(slot), 32);
         mbarrier_init(scale_ring.empty(slot), kConsumers / 32);
-        if (slot < 2) mbarrier_init(scale_ring.turn(slot), kConsumers / 2 / 32);
       }
     for (std::uint32_t work_tile = 0; work_tile < kQueueTiles; ++work_tile)
       mbarrier_init(list.full + 8U * work_tile, 1);

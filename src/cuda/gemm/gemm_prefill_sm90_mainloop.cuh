@@ -130,18 +130,10 @@ __device__ void mma_warpgroups(const Gemm& p,
       for (int half = 0; half < kHalves; ++half) {
         if (half > 0) at.advance();
         slot_full();
-        if constexpr (kStageSums > 1) scale_ring.wait_turn(group);
         wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < kTmaBoxBytes / kTileWidthStep; ++i) {
-          if (kStageSums > 1 && i == kTmaBoxBytes / kTileWidthStep - 1) wgmma_commit_group();
-          step(partial, i, half > 0 || i > 0);
-        }
+        for (int i = 0; i < kTmaBoxBytes / kTileWidthStep; ++i) step(partial, i, half > 0 || i > 0);
         wgmma_commit_group();
-      }
-      if constexpr (kStageSums > 1) {  // the other warpgroup issues during the last MMA
-        if (!pending) wgmma_wait_group<1>();
-        scale_ring.pass_turn(group);
       }
       // NOTE: before the epilogue ends, else the producer would wait for all of it.
       const auto release_first = [&] {

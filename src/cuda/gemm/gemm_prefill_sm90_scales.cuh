@@ -15,10 +15,9 @@ template <int kTileTokens>
 struct ScaleRing : ScaleRingPlan<kTileTokens> {
   using Plan = ScaleRingPlan<kTileTokens>;
 
-  std::uint32_t barriers;  // full, empty, then the warpgroups' turns
+  std::uint32_t barriers;  // full, then empty
   float* words;
   PipelineState<Plan::kSlots> at;
-  std::uint32_t turn_phase = 0;
 
   __device__ __forceinline__ ScaleRing(std::uint32_t barriers, float* words)
       : barriers(barriers), words(words) {}
@@ -33,19 +32,6 @@ struct ScaleRing : ScaleRingPlan<kTileTokens> {
   __device__ __forceinline__ void wait_full() const { mbarrier_wait(full(at.slot), at.phase); }
   __device__ __forceinline__ void wait_empty() const {
     mbarrier_wait(empty(at.slot), at.phase ^ 1U);
-  }
-  // The MMA warpgroups multiply in turns: in step they would scale at the same time, while no MMA
-  // runs.
-  __device__ __forceinline__ std::uint32_t turn(int group) const {
-    return full(2 * Plan::kSlots + group);
-  }
-  __device__ __forceinline__ void wait_turn(int group) const {
-    mbarrier_wait(turn(group), turn_phase ^ (group == 0 ? 1U : 0U));
-  }
-  /// By each warp.
-  __device__ __forceinline__ void pass_turn(int group) {
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(turn(1 - group));
-    turn_phase ^= 1U;
   }
   /// By a warp that has read the slot.
   __device__ __forceinline__ void release() {
