@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 
+import fuzz_code
 import fuzz_cores
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -95,7 +96,7 @@ def main():
         parser.error(f"no such part: {', '.join(unknown)}")
     record = json.loads(options.record.read_text()) if options.record.exists() else {"nights": [], "runs": {}}
     commit = run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    night = {"date": time.strftime("%Y-%m-%d"), "commit": commit, "cores": os.cpu_count()}
+    night = {"date": time.strftime("%Y-%m-%d"), "commit": commit, "cores": os.cpu_count(), "build": "sanitizers"}
     failed = False
     if "tsan" in parts:
         night["tsan"] = threads()
@@ -103,9 +104,11 @@ def main():
     if "fuzz" in parts:
         targets = options.targets.split(",") if options.targets else fuzz_targets()
         build("fuzz", *targets)
-        answers = fuzz_cores.fuzz_on_cores([ROOT / "build/fuzz/fuzz" / target for target in targets], os.cpu_count(),
-                                           options.hours * 3600, options.corpus, record["runs"])
-        failed |= fuzz_cores.merge_night(record, night, answers)
+        digests = fuzz_code.digests(ROOT / "build/fuzz", targets)
+        fuzz_cores.sum_runs(record, digests)
+        shares = fuzz_cores.Shares([ROOT / "build/fuzz/fuzz" / target for target in targets], record["runs"], cores=os.cpu_count())
+        answers = fuzz_cores.fuzz_on_cores(shares, os.cpu_count(), options.hours * 3600, options.corpus)
+        failed |= fuzz_cores.merge_night(record, night, answers, digests)
         for target in targets:
             minimise(target, options.corpus)
     if "differential" in parts:
@@ -127,7 +130,8 @@ def main():
             print(result.stdout[-4000:], result.stderr[-4000:])
             night["machines"][command[0]] = result.returncode
             failed |= result.returncode != 0
-    record["nights"].append(night)
+    if night not in record["nights"]:
+        record["nights"].append(night)
     options.record.write_text(json.dumps(record, indent=1) + "\n")
     for target, runs in sorted(record["runs"].items()):
         print(f"{target:28} {runs:15,} runs in all")
