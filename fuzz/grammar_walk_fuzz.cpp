@@ -2,9 +2,12 @@
 // Schemas, expressions, EBNF grammars and structural tags: compiling ends within its limits in a
 // grammar or an error that is the client's; a walk through the grammar finds at every step that the
 // mask and accept() agree, that a token is allowed or the text may end, and that rolling back gives
-// the same mask. Texts of a schema are JSON. The first byte chooses the kind of constraint.
+// the same mask. Texts of a schema are JSON. The first byte chooses the kind of constraint, and its
+// high bit GrammarCompiler with its cache and its thread; the change of threads takes as long as a
+// small grammar.
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +16,7 @@
 #include "base/json.h"
 #include "grammar/constraint.h"
 #include "grammar/grammar_compiler.h"
+#include "grammar/xgrammar_adapter.h"
 #include "tokenizer/tokenizer.h"
 
 namespace koho {
@@ -84,21 +88,30 @@ std::string walk(const CompiledGrammar& grammar, std::uint32_t seed) {
   return {};
 }
 
+constexpr GrammarLimits limits() {
+  GrammarLimits limits;
+  limits.compile_us_max = 300'000;
+  limits.compile_bytes_max = 256U << 20U;
+  return limits;
+}
+
+Result<std::shared_ptr<const CompiledGrammar>> compile(bool with_cache, Constraint constraint) {
+  static const GrammarLimits kLimits = limits();
+  static GrammarCompiler compiler(tokenizer(), kVocabulary, kLimits);
+  static XgrammarAdapter adapter(
+      tokenizer(), *XgrammarAdapter::read_vocabulary(tokenizer(), kVocabulary), kLimits);
+  return with_cache ? compiler.compile(std::move(constraint)) : adapter.compile(constraint);
+}
+
 }  // namespace
 }  // namespace koho
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace koho;
   if (size < 2) return 0;
-  static GrammarCompiler compiler(tokenizer(), kVocabulary, [] {
-    GrammarLimits limits;
-    limits.compile_us_max = 300'000;
-    limits.compile_bytes_max = 256U << 20U;
-    return limits;
-  }());
   const unsigned kind = data[0];
   std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  const auto compiled = compiler.compile(constraint_of(kind, text));
+  const auto compiled = compile(kind >= 128U, constraint_of(kind, text));
   if (!compiled.ok()) {
     const ErrorCode code = compiled.error().code;
     KOHO_CHECK(code == ErrorCode::invalid_argument || code == ErrorCode::resource_exhausted);

@@ -69,6 +69,13 @@ class FuzzCores(unittest.TestCase):
         self.assertEqual([fuzz_cores.add_record(record, other), fuzz_cores.add_record(record, other)], [1, 0])
         self.assertEqual(record["runs"], {"a_fuzz": 12, "b_fuzz": 5})
 
+    def test_texts_of_the_differential_fuzz_are_summed(self):
+        nights = [{"commit": commit, "differential": {"texts": 3, "conversations": 2, "differ": differ}} for commit, differ in (("a", 0), ("b", 1))]
+        record = {"nights": [], "runs": {}}
+        fuzz_cores.add_record(record, {"nights": nights, "runs": {}})
+        self.assertEqual(record["runs"], {"texts compared": 6, "conversations compared": 4})
+        self.assertEqual([fuzz_cores.found(night) for night in nights], [False, True])
+
     def test_runs_of_changed_code_do_not_count(self):
         record = {"nights": [], "runs": {}}
         fuzz_cores.merge_night(record, {"commit": "a"}, {"a_fuzz": ANSWER, "b_fuzz": ANSWER}, {"a_fuzz": "1", "b_fuzz": "2"})

@@ -5,7 +5,7 @@ that lacks most core seconds to --goal (the default with a goal; every core work
 time so far, or the one with the fewest runs (the default without a goal; a far slower one has at most a quarter of the cores then).
 
     tools/fuzz_cores.py --programs build/fuzz-volume/fuzz --build volume --cores 16 --seconds 600 --goal 1e8 --corpus CORPUS --record fuzz.json
-    tools/fuzz_cores.py --record bench/results/fuzz.json --add machine-a/record.json machine-b/record.json
+    tools/fuzz_cores.py --record fuzz/record.json --goal 1e8 --add machine-a/record.json machine-b/record.json
 
 The second form adds what other machines ran, each call of theirs once, and tells the sums. Seeds are read from fuzz/corpus/TARGET, inputs
 that reach new code are kept in CORPUS/TARGET, an input that finds something in CORPUS/TARGET.found; the record names it. The record is
@@ -29,13 +29,14 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RULE = ("runs: inputs that libFuzzer made and ran, without the corpus that a slice reads first, both builds together; those of an earlier "
         "commit count for a target only if the digest of its code is the same: every source and header of koho and of xgrammar that the "
-        "program was compiled from, without comments and blanks")
+        "program was compiled from, without comments and blanks; texts and conversations compared: all nights")
 # Of targets whose inputs have the words of a format.
 DICTIONARIES = {"api_request_fuzz": "api.dict", "http_reader_fuzz": "http.dict", "chat_request_fuzz": "json.dict",
                 "tokenizer_file_fuzz": "json.dict", "model_config_fuzz": "json.dict", "json_tree_fuzz": "json.dict",
                 "batch_request_fuzz": "api.dict", "upload_fuzz": "api.dict", "grammar_walk_fuzz": "json.dict",
                 "safetensors_header_fuzz": "json.dict"}
 FINDINGS_MAX = 5  # of one target, after which its cores go to others
+COMPARED = ("texts", "conversations")  # by tools/differential_fuzz.py
 SLICE_SECONDS = (5, 60)
 GRACE_SECONDS = 3  # for a program to end after its time, and again before it is killed
 UNKNOWN_SPEED = 1000  # runs a second, of a program that has not run yet
@@ -233,6 +234,9 @@ def sum_runs(record, digests):
     answers = counted(record, record["code"])
     for target in {*answers, *record["code"]}:
         record["runs"][target] = sum(one["runs"] for _, one in answers.get(target, ()))
+    compared = [night["differential"] for night in record["nights"] if "differential" in night]
+    for what in {name for one in compared for name in COMPARED if name in one}:
+        record["runs"][f"{what} compared"] = sum(one.get(what, 0) for one in compared)
 
 
 def merge_night(record, night, answers, digests):
@@ -255,6 +259,10 @@ def speeds_of(record, build, digests):
     return speeds, spent
 
 
+def found(night):
+    return any(one["found"] for one in night.get("fuzz", {}).values()) or night.get("differential", {}).get("differ", 0) > 0
+
+
 def add_record(record, other):
     """Adds the nights of another machine's record that `record` does not have yet; returns how many."""
     added = [night for night in other["nights"] if night not in record["nights"]]
@@ -269,6 +277,9 @@ def print_sums(record, goal):
     speeds, _ = speeds_of(record, "volume", record["code"])
     missing = 0
     for target, runs in sorted(record["runs"].items()):
+        if target.endswith(" compared"):
+            print(f"{target:28} {runs:15,}")
+            continue
         ones = [one for _, one in answers.get(target, ())]
         seconds = max(0, goal - runs) / speeds[target] if target in speeds and goal < float("inf") else 0
         missing += seconds
@@ -313,7 +324,7 @@ def main():
         sum_runs(record, {})
         write(options.record, record)
         print_sums(record, options.goal)
-        sys.exit(1 if any(one["found"] for night in record["nights"] for one in night["fuzz"].values()) else 0)
+        sys.exit(1 if any(found(night) for night in record["nights"]) else 0)
     names = options.targets.split(",") if options.targets else sorted(path.name for path in options.programs.glob("*_fuzz"))
     digests = {name: code for name, code in read_digests(options.programs).items() if name in names}
     sum_runs(record, digests)

@@ -117,8 +117,6 @@ def main():
                       str(options.conversations), "--seed", str(int(time.time()))], capture_output=True, text=True)
         print(result.stdout, result.stderr)
         night["differential"] = {"texts": options.texts, "conversations": options.conversations, "exit": result.returncode}
-        for name in ("texts", "conversations"):
-            record["runs"][f"{name} compared"] = record["runs"].get(f"{name} compared", 0) + night["differential"][name]
         failed |= result.returncode != 0
     if "ray" in parts:
         night["ray"] = ray()
@@ -132,6 +130,7 @@ def main():
             failed |= result.returncode != 0
     if night not in record["nights"]:
         record["nights"].append(night)
+    fuzz_cores.sum_runs(record, {})
     options.record.write_text(json.dumps(record, indent=1) + "\n")
     for target, runs in sorted(record["runs"].items()):
         print(f"{target:28} {runs:15,} runs in all")
