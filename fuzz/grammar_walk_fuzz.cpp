@@ -88,6 +88,48 @@ std::string walk(const CompiledGrammar& grammar, std::uint32_t seed) {
   return {};
 }
 
+/// Takes what RFC 8259 allows, where a tree refuses equal keys and integers beyond 64 bits.
+class Anything final : public json::Events {
+ public:
+  Status null() override { return {}; }
+  Status boolean(bool /*value*/) override { return {}; }
+  Status integer(std::int64_t /*value*/) override { return {}; }
+  Status large_integer(std::string_view /*digits*/) override { return {}; }
+  Status real(double /*value*/) override { return {}; }
+  Status string(std::string /*value*/) override { return {}; }
+  Status begin_object() override { return {}; }
+  Status key(std::string /*name*/) override { return {}; }
+  Status end_object() override { return {}; }
+  Status begin_array() override { return {}; }
+  Status end_array() override { return {}; }
+};
+
+/// Exponents keep one digit: the parser refuses numbers that are no double, which JSON allows.
+std::string with_small_exponents(std::string_view text) {
+  std::string made;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    made += text[i];
+    if (in_string && text[i] == '\\' && i + 1 < text.size())
+      made += text[++i];
+    else if (text[i] == '"')
+      in_string = !in_string;
+    const auto is_digit = [&](std::size_t at) {
+      return at < text.size() && text[at] >= '0' && text[at] <= '9';
+    };
+    if (in_string || (text[i] != 'e' && text[i] != 'E') || i == 0 || !is_digit(i - 1)) continue;
+    if (i + 1 < text.size() && (text[i + 1] == '+' || text[i + 1] == '-')) made += text[++i];
+    if (is_digit(i + 1)) made += text[++i];
+    while (is_digit(i + 1)) ++i;
+  }
+  return made;
+}
+
+bool is_json(std::string_view text) {
+  Anything anything;
+  return json::parse_events(with_small_exponents(text), {}, anything).ok();
+}
+
 constexpr GrammarLimits limits() {
   GrammarLimits limits;
   limits.compile_us_max = 300'000;
@@ -119,6 +161,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   const std::string sampled = walk(**compiled, static_cast<std::uint32_t>(size) * 97U + kind);
-  if (kind % 4U == 3 && !sampled.empty()) KOHO_CHECK(json::parse(sampled).ok());
+  if (kind % 4U == 3 && !sampled.empty()) KOHO_CHECK(is_json(sampled));
   return 0;
 }

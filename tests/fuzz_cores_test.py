@@ -70,11 +70,11 @@ class FuzzCores(unittest.TestCase):
         self.assertEqual(record["runs"], {"a_fuzz": 12, "b_fuzz": 5})
 
     def test_texts_of_the_differential_fuzz_are_summed(self):
-        nights = [{"commit": commit, "differential": {"texts": 3, "conversations": 2, "differ": differ}} for commit, differ in (("a", 0), ("b", 1))]
         record = {"nights": [], "runs": {}}
-        fuzz_cores.add_record(record, {"nights": nights, "runs": {}})
+        for commit, differ in (("a", 0), ("b", 1)):
+            fuzz_cores.add_record(record, {"nights": [{"commit": commit, "differential": {"texts": 3, "conversations": 2, "differ": differ}}]})
+            self.assertEqual(fuzz_cores.found(record), differ == 1)
         self.assertEqual(record["runs"], {"texts compared": 6, "conversations compared": 4})
-        self.assertEqual([fuzz_cores.found(night) for night in nights], [False, True])
 
     def test_runs_of_changed_code_do_not_count(self):
         record = {"nights": [], "runs": {}}
@@ -84,6 +84,15 @@ class FuzzCores(unittest.TestCase):
         self.assertEqual(record["runs"], {"a_fuzz": 5, "b_fuzz": 5})
         fuzz_cores.merge_night(record, {"commit": "c"}, {"a_fuzz": ANSWER}, {"a_fuzz": "3", "b_fuzz": "4"})
         self.assertEqual(record["runs"], {"a_fuzz": 10, "b_fuzz": 0})
+
+    def test_the_code_of_the_last_night_counts_and_what_earlier_code_failed_does_not(self):
+        def night(date, code, runs, found):
+            return {"date": date, "fuzz": {"a_fuzz": {**ANSWER, "runs": runs, "code": code, "found": found}}}
+        record = {"nights": [night("2026-11-26 15:00:00", "new", 5, [])], "runs": {}}
+        fuzz_cores.add_record(record, {"nights": [night("2026-11-26 14:00:00", "old", 7, ["crash"])]})
+        self.assertEqual((record["runs"], fuzz_cores.found(record)), ({"a_fuzz": 5}, False))
+        fuzz_cores.sum_runs(record, {"a_fuzz": "old"})
+        self.assertEqual((record["runs"], fuzz_cores.found(record)), ({"a_fuzz": 7}, True))
 
     def test_comments_and_blanks_are_no_code(self):
         self.assertEqual(fuzz_code.without_comments("int a = 1'000;  // it's\n\n/* b */ f('\"', \"//\\\"\");"),

@@ -228,9 +228,10 @@ def counted(record, digests):
 
 
 def sum_runs(record, digests):
-    """Writes the sums that count into the record."""
+    """Writes the sums that count into the record: of the code in `digests`, else of a target's last night."""
     record["rule"] = RULE
-    record["code"] = {**record.get("code", {}), **digests}
+    record["code"] = {target: one["code"] for night in sorted(record["nights"], key=lambda night: night.get("date", ""))
+                      for target, one in night.get("fuzz", {}).items() if "code" in one} | digests
     answers = counted(record, record["code"])
     for target in {*answers, *record["code"]}:
         record["runs"][target] = sum(one["runs"] for _, one in answers.get(target, ()))
@@ -259,15 +260,17 @@ def speeds_of(record, build, digests):
     return speeds, spent
 
 
-def found(night):
-    return any(one["found"] for one in night.get("fuzz", {}).values()) or night.get("differential", {}).get("differ", 0) > 0
+def found(record):
+    """Whether the code that counts failed, or a text of the differential fuzz differs."""
+    return (any(one["found"] for answers in counted(record, record["code"]).values() for _, one in answers) or
+            any(night.get("differential", {}).get("differ", 0) > 0 for night in record["nights"]))
 
 
 def add_record(record, other):
     """Adds the nights of another machine's record that `record` does not have yet; returns how many."""
     added = [night for night in other["nights"] if night not in record["nights"]]
     record["nights"] += added
-    sum_runs(record, other.get("code", {}))
+    sum_runs(record, {})
     return len(added)
 
 
@@ -302,7 +305,8 @@ def read_digests(programs):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=pathlib.Path, help="folder of the programs")
-    parser.add_argument("--add", type=pathlib.Path, nargs="*", help="records of other machines to add to --record; runs nothing")
+    parser.add_argument("--add", type=pathlib.Path, nargs="*", help="records of other machines to add to --record; runs nothing; the "
+                        "code of --programs counts, else that of a target's last night")
     parser.add_argument("--targets", default="", help="with commas between (all)")
     parser.add_argument("--cores", type=int, default=os.cpu_count(), help="(%(default)s)")
     parser.add_argument("--seconds", type=float, help="in all")
@@ -321,10 +325,10 @@ def main():
     if options.add is not None:
         for path in options.add:
             print(f"{path}: {add_record(record, json.loads(path.read_text()))} calls added")
-        sum_runs(record, {})
+        sum_runs(record, read_digests(options.programs) if options.programs else {})
         write(options.record, record)
         print_sums(record, options.goal)
-        sys.exit(1 if any(found(night) for night in record["nights"]) else 0)
+        sys.exit(1 if found(record) else 0)
     names = options.targets.split(",") if options.targets else sorted(path.name for path in options.programs.glob("*_fuzz"))
     digests = {name: code for name, code in read_digests(options.programs).items() if name in names}
     sum_runs(record, digests)
