@@ -19,7 +19,12 @@ import fuzz_cores  # noqa: E402
 
 # What a libFuzzer program prints and leaves; `speed` runs a second.
 PROGRAM = """#!{python}
-import pathlib, signal, sys, time
+import pathlib, shutil, signal, sys, time
+if "-merge=1" in sys.argv:  # keeps the inputs whose names are short
+    for path in pathlib.Path(sys.argv[-1]).iterdir():
+        if len(path.name) == 1:
+            shutil.copy(path, sys.argv[-2])
+    sys.exit(0)
 def told(runs):
     print(f"stat::number_of_executed_units: {{runs}}\\nstat::peak_rss_mb: 31", file=sys.stderr)
 def terminated(*_):
@@ -114,6 +119,24 @@ class FuzzCores(unittest.TestCase):
         shares = fuzz_cores.Shares([self.program("a_fuzz", 1), self.program("b_fuzz", 1)], {}, by="seconds", spent={"a_fuzz": 3.5},
                                    speeds={"a_fuzz": 1, "b_fuzz": 1})
         self.assertEqual([shares.take(1)[0].name for _ in range(6)], ["b_fuzz"] * 4 + ["a_fuzz", "b_fuzz"])
+
+    def test_a_large_corpus_is_made_smaller(self):
+        fuzz_cores.CORPUS_MAX = 3
+        program = self.program("a_fuzz", 1000)
+        (self.corpus / "a_fuzz").mkdir(parents=True)
+        shares = fuzz_cores.Shares([program], {})
+
+        def names_after(*names):
+            for name in names:
+                (self.corpus / "a_fuzz" / name).write_text(name)
+            shares.keep_small(program, self.corpus, fuzz_cores.Running())
+            return sorted(path.name for path in (self.corpus / "a_fuzz").iterdir())
+
+        self.assertEqual(names_after("a", "b", "long"), ["a", "b", "long"])
+        self.assertEqual(names_after("c"), ["a", "b", "c"])
+        self.assertEqual(names_after("long", "long2", "long3"), ["a", "b", "c", "long", "long2", "long3"])
+        self.assertEqual(names_after("long4"), ["a", "b", "c"])
+        self.assertEqual([path.name for path in self.corpus.iterdir()], ["a_fuzz"])
 
     def test_a_signal_ends_all_and_the_record_has_what_they_ran(self):
         self.program("a_fuzz", 0), self.program("b_fuzz", 0)

@@ -20,6 +20,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,6 +39,8 @@ DICTIONARIES = {"api_request_fuzz": "api.dict", "http_reader_fuzz": "http.dict",
 FINDINGS_MAX = 5  # of one target, after which its cores go to others
 COMPARED = ("texts", "conversations")  # by tools/differential_fuzz.py
 SLICE_SECONDS = (5, 60)
+CORPUS_MAX = 4000  # inputs of a target, after which it is made smaller; twice what was left, if that is more
+MINIMISE_SECONDS = 60
 GRACE_SECONDS = 3  # for a program to end after its time, and again before it is killed
 UNKNOWN_SPEED = 1000  # runs a second, of a program that has not run yet
 
@@ -118,6 +121,20 @@ def fuzz(program, seconds, corpus, nice=0, running=None):
             "found": new, "exit": code}
 
 
+def minimise(program, corpus, running=None):
+    """Keeps one input for each feature of the code that the program's corpus reaches; inputs that other slices write meanwhile stay."""
+    own, smaller = corpus / program.name, corpus / (program.name + ".smaller")
+    smaller.mkdir(exist_ok=True)
+    before = list(own.iterdir())
+    code, _ = (running or Running()).run([str(program), "-merge=1", "-rss_limit_mb=2048", str(smaller), str(own)], MINIMISE_SECONDS)
+    kept = {path.name for path in smaller.iterdir()}
+    if code == 0 and kept:
+        for path in before:
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
+    shutil.rmtree(smaller)
+
+
 def add(total, one):
     """Two answers of fuzz() for one target, as one."""
     if not total:
@@ -140,6 +157,7 @@ class Shares:
         self.running = dict.fromkeys(self.programs, 0.0)  # seconds of the slices that run
         self.slices = dict.fromkeys(self.programs, 0)  # that run
         self.slices_max = max(1, cores // 4)
+        self.inputs_max = dict.fromkeys(self.programs, CORPUS_MAX)
         self.goal = goal
         self.rank = {"missing": self.missing_seconds, "seconds": lambda name: -self.seconds(name),
                      "runs": lambda name: (-max(0, self.slices[name] - self.slices_max + 1), -self.expected(name))}[
@@ -179,6 +197,17 @@ class Shares:
             self.slices[name] += 1
             return self.programs[name], seconds
 
+    def keep_small(self, program, corpus, running):
+        """One thread a target; of libFuzzer's time this is little, and a slice that reads a large corpus first is slow."""
+        count = lambda: sum(1 for _ in (corpus / program.name).iterdir())  # noqa: E731
+        with self.lock:
+            if count() <= self.inputs_max[program.name]:
+                return
+            self.inputs_max[program.name] = float("inf")
+        minimise(program, corpus, running)
+        with self.lock:
+            self.inputs_max[program.name] = max(CORPUS_MAX, 2 * count())
+
     def done(self):
         with self.lock:
             return not any(self.slices.values()) and not any(
@@ -208,6 +237,8 @@ def fuzz_on_cores(shares, cores, seconds, corpus, nice=0, running=None, keep=lam
             one = fuzz(program, slice_seconds, corpus, nice, running)
             with keeping:
                 keep(shares.put(program, slice_seconds, one))
+            if end - time.monotonic() > SLICE_SECONDS[1] and not running.stopped.is_set():
+                shares.keep_small(program, corpus, running)
 
     threads = [threading.Thread(target=work) for _ in range(cores)]
     for thread in threads:

@@ -52,21 +52,6 @@ def threads():
     return {"tests": int(summary[3]) if summary else 0, "failed": int(summary[2]) if summary else -1}
 
 
-def minimise(target, corpus):
-    """Keeps one input for each piece of code that the corpus reaches."""
-    own, smaller = corpus / target, corpus / (target + ".smaller")
-    smaller.mkdir(exist_ok=True)
-    result = run([str(ROOT / "build/fuzz/fuzz" / target), "-merge=1", str(smaller), str(own)], capture_output=True)
-    if result.returncode == 0:
-        for path in own.iterdir():
-            path.unlink()
-        for path in smaller.iterdir():
-            path.rename(own / path.name)
-    for path in smaller.iterdir():
-        path.unlink()
-    smaller.rmdir()
-
-
 def ray():
     """tools/ray_check.py with PyPI's Ray, in a virtual environment that is kept."""
     build("release", "koho", "engine_so")
@@ -110,7 +95,7 @@ def main():
         answers = fuzz_cores.fuzz_on_cores(shares, os.cpu_count(), options.hours * 3600, options.corpus)
         failed |= fuzz_cores.merge_night(record, night, answers, digests)
         for target in targets:
-            minimise(target, options.corpus)
+            fuzz_cores.minimise(ROOT / "build/fuzz/fuzz" / target, options.corpus)
     if "differential" in parts:
         build("release", "koho")
         result = run([sys.executable, "tools/differential_fuzz.py", "--texts", str(options.texts), "--conversations",
