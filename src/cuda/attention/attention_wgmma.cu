@@ -15,7 +15,8 @@
 //   e4m3     upcast_pages_kernel() upcasts pages to f16 once for the many tiles of a prompt. For
 //            few rows, or too little scratch memory, warpgroup 0 upcasts from one ring to another:
 //            the same bits
-//   step     the scores of the next 128 tokens are multiplied while the last 128 weights multiply v
+//   step     the scores of the next 128 tokens are multiplied, then the last 128 weights by v;
+//            meanwhile the softmax makes weights of those scores
 //   shared   Q 32 KB, two stages of K and of V, 32 KB each; three slots of e4m3 values, 16 KB each
 //   FLOPs    4 * rows * 128 * context, half of it under the causal edge: bound by the tensor cores
 //   files    here the kernel and its launches; attention_wgmma.cuh what the roles share;

@@ -17,6 +17,10 @@ constexpr std::int64_t kPrefillRowsPerFewExperts = 24;
 constexpr std::int64_t kPrefillRowsPerThinExpert = 32;
 constexpr std::int64_t kPrefillRowsPerExpertPortable = 24;
 constexpr std::int64_t kFewExpertsMax = 40;  // that a rank has
+// Token-expert pairs per expert for which token blocks of kPrefillTokensMid are faster: nearly all
+// experts need one.
+constexpr std::int64_t kMidRowsLeast = 112;
+constexpr std::int64_t kMidRowsMost = 140;
 
 /// Whether experts_down.cuh is the faster kernel for the down projection of experts with weight
 /// rows of `width_bytes`, `few` or many of which get tokens. It saves the kernel that quantises
@@ -80,6 +84,10 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
   const bool prefill = all_pairs >= pairs_wanted &&
                        (wgmma_ ? routing != nullptr && has_scales && p.x_bytes % 16 == 0
                                : prefill_portable_ && fp8 && takes_portable_prefill(group));
+  const std::int64_t rows_each = all_pairs / experts;
+  const int prefill_tokens = fp8 && rows_each >= kMidRowsLeast && rows_each <= kMidRowsMost
+                                 ? kPrefillTokensMid
+                                 : kPrefillTokensMax;
   // Token rows of full blocks are a fair part of the L2 traffic. A work tile of two weight tiles
   // reads them once for both.
   constexpr std::int64_t kPairTokens = 16;
@@ -95,7 +103,7 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
   return {.prefill = prefill,
           .token_tiles = tiles,
           .block_tokens = !prefill ? 8 * tiles
-                          : wgmma_ ? kPrefillTokensMax
+                          : wgmma_ ? prefill_tokens
                                    : kPortablePrefillTokensMax,
           .block_tokens_step = !prefill ? 8 * tiles
                                : wgmma_ ? kPrefillTokenStep
