@@ -187,7 +187,7 @@ std::int64_t upcast_head_bytes(const Attention& p) {
 }
 bool upcasts_first(const Attention& p) {
   return p.k_scales != nullptr && tiles_of_head(p, p.query_max) > kFewTiles &&
-         p.sequences > p.decodes + p.singles;
+         p.sequences > p.decodes;
 }
 
 /// How many sequences and kv heads are upcast and attended to in one launch.
@@ -256,7 +256,7 @@ PrefillTiles attention_prompt_tiles(const Attention& p) {
 std::int64_t attention_upcast_bytes(const Attention& p, std::int64_t most) {
   if (!attention_supports_wgmma(p) || !upcasts_first(p)) return 0;
   const std::int64_t head_index = upcast_head_bytes(p);
-  const std::int64_t all = (p.sequences - p.decodes - p.singles) * p.kv_heads * head_index;
+  const std::int64_t all = (p.sequences - p.decodes) * p.kv_heads * head_index;
   return std::min(all, std::max(most, head_index));
 }
 
@@ -266,15 +266,9 @@ cudaError_t launch_attention_wgmma(const Attention& p, cudaStream_t stream) {
   range.sequences = p.sequences - p.decodes;
   range.heads = p.kv_heads;
   if (p.k_scales == nullptr) return launch_tiles<KvSource::bf16>(p, range, p.query_max, stream);
-  const int first = p.decodes + p.singles;
-  if (!upcasts_first(p) || p.upcast_bytes < upcast_head_bytes(p) || !upcast_pays(p, first))
+  if (!upcasts_first(p) || p.upcast_bytes < upcast_head_bytes(p) || !upcast_pays(p, p.decodes))
     return launch_tiles<KvSource::fp8>(p, range, p.query_max, stream);
-  if (p.singles > 0) {
-    range.sequences = p.singles;
-    const cudaError_t attended = launch_tiles<KvSource::fp8>(p, range, 1, stream);
-    if (attended != cudaSuccess) return attended;
-  }
-  return launch_upcast(p, first, stream);
+  return launch_upcast(p, p.decodes, stream);
 }
 
 const void* kernel_of::attention_wgmma() {
