@@ -59,7 +59,9 @@ def main() -> None:
     rounds = []
     for index in range(arguments.rounds):
         ours = run_ours(arguments)
-        rounds.append({"koho": ours, "llama.cpp": run_peer(arguments)})
+        peer = run_peer(arguments)
+        rounds.append({"op": "llama_cpp", "decode_ratio": round(ours["decode_1"] / peer["decode"], 3),
+                       "prefill_ratio": round(ours[f"prefill_{arguments.prompt}"] / peer["prefill"], 3), "koho": ours, "llama.cpp": peer})
         print(f"round {index + 1}: {json.dumps(rounds[-1])}", file=sys.stderr, flush=True)
 
     def median(value) -> float:
@@ -68,7 +70,7 @@ def main() -> None:
     prefill = f"prefill_{arguments.prompt}"
     batch = max(int(text) for text in arguments.batches.split(","))
     record = {
-        "machine": machine(), "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "machine": machine(), "driver": None, "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "commit": arguments.commit, "llama.cpp": rounds[0]["llama.cpp"]["build"],
         "command": "tools/llama_cpp_bench/compare.py --ours cpu_model --llama-bench llama-bench --gguf synthetic.gguf "
                    f"--rounds {arguments.rounds} --threads {arguments.threads} --prompt {arguments.prompt} "
@@ -87,7 +89,7 @@ def main() -> None:
             f"decode_{batch}_tok_s": median(lambda ours, peer: ours[f"decode_{batch}"]),
             f"decode_{batch}_over_1": median(lambda ours, peer: ours[f"decode_{batch}"] / ours["decode_1"]),
         },
-        "rounds": rounds,
+        "rows": rounds,
     }
     text = json.dumps(record, indent=1)
     print(text)
