@@ -75,9 +75,14 @@ struct BlockSum {
   }
 };
 
+/// Up to this many rows the norm releases the next kernel at once, so that a GEMM's first weights
+/// and a router's are on their way when the row is done.
+constexpr unsigned kReleaseAtOnceRows = 8;
+
 template <int kVector, int kSteps>
 __global__ void __launch_bounds__(kRowThreadsMax)
     rms_norm_kernel(const RowOutputs out, const NormRows norm) {
+  if (gridDim.x <= kReleaseAtOnceRows) launch_dependent_grids();
   __shared__ RowScratch scratch;
   __shared__ alignas(16) float sums[32];
   using Part = Pairs<kVector>;
