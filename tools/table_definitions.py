@@ -306,12 +306,16 @@ def peer_rows(record):
     return out
 
 
-def llama_rows(record):
-    figures = record.data["medians"]
-    return [["decode, batch 1, tok/s", f"{figures['decode_tok_s']:.1f}", f"{figures['decode_peer_tok_s']:.1f}", f"{figures['decode_ratio']:.2f}"],
-            ["of the rate of reading eight pages side by side", percent(100 * figures["decode_share_of_pages_side_by_side"]), "", ""],
-            ["of the rate of reading in order", percent(100 * figures["decode_share_of_bandwidth"]), "", ""],
-            ["prompt of 512, tok/s", f"{figures['prefill_tok_s']:.0f}", f"{figures['prefill_peer_tok_s']:.0f}", f"{figures['prefill_ratio']:.1f}"]]
+def llama_rows(*records):
+    def row(record):
+        figures = record.data["medians"]
+        read = [percent(100 * figures[share]) for share in ("decode_share_of_bandwidth", "decode_share_of_pages_side_by_side")]
+        batch = f"{figures['decode_16_over_1']:.1f}" if "decode_16_over_1" in figures else ""
+        return [(record.rows or record.data["rounds"])[0]["koho"]["backend"].split()[1],
+                *(cell for kind, digits in (("decode", 1), ("prefill", 0))
+                  for cell in (f"{figures[kind + '_tok_s']:.{digits}f}", f"{figures[kind + '_peer_tok_s']:.{digits}f}", f"{figures[kind + '_ratio']:.2f}")),
+                " · ".join(read), batch]
+    return [row(record) for record in records]
 
 
 # What programs say of themselves in words: the row's members, in this order.
@@ -404,8 +408,10 @@ TABLES = {
                            ("", "tok/s", "TTFT", "p50", "TPOT", "p50", "ITL", "p50", "E2EL", "p50"), client_rows, command="`tools/bench_serve_check.py`"),
     # docs/performance.md: beside others
     "peer-vllm": Table((("peers", "vllm"),), ("GLM-4.5-Air-FP8, one H200", "unit", "vLLM 0.26.0", "koho", "ratio"), peer_rows),
-    "cpu-llama": Table((("spr", "2core-cpu-model"),), ("2.1 GB model, two threads", "koho", "llama.cpp, Q8_0", "ratio"), llama_rows,
-                       command="`tools/llama_cpp_bench/compare.py`, seven times"),
+    "cpu-llama": Table((("spr", "2core-cpu-model"), ("epyc", "cpu-model"), ("epyc", "cpu-model-avx2")),
+                       ("", "decode, tok/s", "llama.cpp, Q8_0", "ratio", "prompt of 512", "llama.cpp", "ratio", "of read rate", "16 at once / 1"), llama_rows,
+                       note="Read rate: in order · by pages",
+                       command="`tools/llama_cpp_bench/compare.py`"),
     # docs/grammar.md
     "grammar-tokens": Table(((XEON, "grammar"),), ("grammars", "refused", "to compile, mean", "tokens", "mean", "p50", "p99", "most"),
                             members("grammars", "refused", "compile_mean", "tokens", "mean_us", "p50_us", "p99_us", "most_us"),

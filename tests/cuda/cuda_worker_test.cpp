@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <span>
 #include <utility>
@@ -76,13 +77,14 @@ struct Row {
   std::int64_t batch_slot = 0;
   std::int64_t first = 0;  // position
   std::vector<std::int32_t> ids;
+  bool of_prompt = false;  // prefill, also if it is one token
 };
 
 class Model {
  public:
   static Result<std::unique_ptr<Model>> load(const ModelSources& sources,
                                              const SyntheticAddressMap* synthetic,
-                                             bool deterministic = false,
+                                             std::optional<bool> deterministic = {},
                                              const Room& room = {}) {
     KOHO_TRY_ASSIGN(std::unique_ptr<Backend> backend,
                     make_cuda_backend({.deterministic = deterministic, .synthetic = synthetic}));
@@ -101,15 +103,17 @@ class Model {
     return std::unique_ptr<Model>(new Model(std::move(worker), room));
   }
 
-  /// Starts a step; every row's last token is sampled at temperature 1 from its batch slot's own
-  /// seed.
+  /// Starts a step; the last token of every batch slot's rows is sampled at temperature 1 from its
+  /// own seed. Decodes come first.
   Status enqueue(const std::vector<Row>& rows) {
-    std::vector<std::int32_t> ids, positions, starts{0}, contexts, batch_slots, logit_rows, places;
+    std::vector<std::int32_t> ids, positions, starts{0}, contexts, batch_slots, places;
+    std::vector<std::int32_t> logit_rows, sampled;
     std::vector<std::int64_t> slots;
     std::vector<SamplingRow> sampling;
     std::int64_t decodes = 0;
     for (const Row& row : rows) {
-      if (row.ids.size() == 1 && decodes == std::ssize(batch_slots)) ++decodes;
+      const bool decoded = row.ids.size() == 1 && !row.of_prompt;
+      if (decoded && decodes == std::ssize(batch_slots)) ++decodes;
       for (std::size_t i = 0; i < row.ids.size(); ++i) {
         const std::int64_t position = row.first + static_cast<std::int64_t>(i);
         ids.push_back(row.ids[i]);
@@ -119,6 +123,8 @@ class Model {
       starts.push_back(static_cast<std::int32_t>(ids.size()));
       contexts.push_back(positions.back() + 1);
       batch_slots.push_back(static_cast<std::int32_t>(row.batch_slot));
+      if (&row != &rows.back() && (&row + 1)->batch_slot == row.batch_slot) continue;
+      sampled.push_back(batch_slots.back());
       logit_rows.push_back(static_cast<std::int32_t>(ids.size()) - 1);
       SamplingRow draw;
       draw.seed = 99;
@@ -138,7 +144,7 @@ class Model {
                             .batch_slots = batch_slots,
                             .decodes = decodes,
                             .logit_rows = logit_rows,
-                            .sample_batch_slots = batch_slots,
+                            .sample_batch_slots = sampled,
                             .sampling = sampling,
                             .biases = {},
                             .masks = {},
@@ -376,8 +382,8 @@ TEST_F(CudaWorker, AnOutputEndsOnTheDeviceAndItsRowIsFrozen) {
   }
 }
 
-/// The token after `prompt` and its log-probability, computed in chunks of the given sizes; chunks
-/// of one token are decodes, beside another sequence's.
+/// The token after `prompt` and its log-probability, computed in chunks of the given sizes; beside
+/// chunks of one token another sequence decodes.
 std::pair<std::int32_t, float> after(Model& model,
                                      std::int64_t batch_slot,
                                      const std::vector<std::int32_t>& prompt,
@@ -385,14 +391,15 @@ std::pair<std::int32_t, float> after(Model& model,
   std::int64_t at = 0;
   for (const std::int64_t chunk : chunks) {
     const auto begin = prompt.begin() + static_cast<std::ptrdiff_t>(at);
-    std::vector<Row> rows{{batch_slot, at, {begin, begin + static_cast<std::ptrdiff_t>(chunk)}}};
+    std::vector<Row> rows;
     if (chunk == 1) rows.push_back({(batch_slot + 1) % model.room().batch_slots, 0, {prompt[0]}});
+    rows.push_back({batch_slot, at, {begin, begin + static_cast<std::ptrdiff_t>(chunk)}, true});
     EXPECT_TRUE(model.enqueue(rows).ok());
     EXPECT_TRUE(model.finish().ok());
     at += chunk;
   }
   EXPECT_EQ(at, std::ssize(prompt));
-  return {model.output().ids[0], model.output().logprobs[0]};
+  return {model.output().ids.back(), model.output().logprobs.back()};
 }
 
 /// Of 24 prompts, how many end in other bits when they come in other chunks.
@@ -412,7 +419,7 @@ int differing(Model& model) {
   return found;
 }
 
-TEST_F(CudaWorker, DeterministicBitsDoNotDependOnChunksNorOnDecoding) {
+TEST_F(CudaWorker, BitsDoNotDependOnChunks) {
   auto synthetic = DeviceSyntheticWeights::make(shape(), kSeed);
   ASSERT_TRUE(synthetic.ok());
   for (const bool deterministic : {true, false}) {
@@ -423,6 +430,38 @@ TEST_F(CudaWorker, DeterministicBitsDoNotDependOnChunksNorOnDecoding) {
                 deterministic ? "deterministic" : "default", found);
     if (deterministic) {
       EXPECT_EQ(found, 0);
+    }
+  }
+}
+
+/// Output that is computed again at once, a row a token, beside another prompt: the bits of one
+/// decode after the other.
+TEST_F(CudaWorker, OutputDecodedAgainHasTheSameBits) {
+  auto synthetic = DeviceSyntheticWeights::make(shape(), kSeed);
+  ASSERT_TRUE(synthetic.ok());
+  for (const DType dtype : {DType::bf16, DType::f8_e4m3}) {
+    auto model = Model::load((*synthetic)->sources(), synthetic->get(), {}, {.kv_dtype = dtype});
+    ASSERT_TRUE(model.ok()) << model.error().message;
+    std::mt19937 random(7);
+    for (const std::int64_t length : {1, 63, 200}) {
+      const std::vector<std::int32_t> prompt = random_ids(random, length);
+      const std::int64_t tokens = (*model)->room().batch_slots - 1;
+      const std::vector<std::int32_t> output = random_ids(random, tokens);
+      after(**model, 0, prompt, {length});
+      after(**model, 1, prompt, {length});
+      std::vector<Row> again;
+      for (std::int64_t i = 0; i < tokens; ++i) {
+        const std::int32_t id = output[static_cast<std::size_t>(i)];
+        ASSERT_TRUE((*model)->enqueue({{0, length + i, {id}}}).ok());
+        ASSERT_TRUE((*model)->finish().ok());
+        again.push_back({1, length + i, {id}});
+      }
+      const std::pair alone((*model)->output().ids[0], (*model)->output().logprobs[0]);
+      again.push_back({2, 0, random_ids(random, 90), true});
+      ASSERT_TRUE((*model)->enqueue(again).ok());
+      ASSERT_TRUE((*model)->finish().ok());
+      EXPECT_EQ(std::pair((*model)->output().ids[0], (*model)->output().logprobs[0]), alone)
+          << "a prompt of " << length;
     }
   }
 }
