@@ -186,10 +186,10 @@ def air_prefill_rows(record):
     return rows
 
 
-def air_variant_rows(plain, fp8, deterministic, long_bf16, long_fp8):
+def air_variant_rows(plain, fp8, long_bf16, long_fp8):
     out = []
     for label, record in (("BF16 cache, as above", plain), ("FP8 cache (`--kv-dtype fp8`)", fp8),
-                          ("`--deterministic`", deterministic), ("context of 131,036, BF16 cache", long_bf16),
+                          ("context of 131,036, BF16 cache", long_bf16),
                           ("context of 131,036, FP8 cache", long_fp8)):
         steps, prompts = steps_of(record), steps_of(record, "step_prefill")
         out.append([label, *(milliseconds(steps[batch]["us"]) if batch in steps else "" for batch in (1, 16, 64)),
@@ -368,7 +368,7 @@ TABLES = {
     "air-steps": Table(((H200, "air-latency"),), ("ms (floor)", "B = 1", "B = 16", "B = 64"), air_step_rows,
                        "The floor is the time in which the card reads what the step reads", command=MODEL_STEPS),
     "air-prefill": Table(((H200, "air-latency"),), ("prompt", "ms", "share"), air_prefill_rows, command=MODEL_STEPS),
-    "air-variants": Table(((H200, "air-latency"), (H200, "air-latency-e4m3"), (H200, "air-deterministic"), (H200, "air-long-bf16"),
+    "air-variants": Table(((H200, "air-latency"), (H200, "air-latency-e4m3"), (H200, "air-long-bf16"),
                            (H200, "air-long-fp8")), ("ms", "B = 1", "B = 16", "B = 64", "prompt of 8,192"), air_variant_rows,
                           command=MODEL_STEPS),
     "short-prompts": Table((("h100", "short-prompts"),), ("", "before", "after", ""), before_after_rows, "µs; steps of GLM-4.5-Air's shape, 20 layers"),

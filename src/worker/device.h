@@ -83,8 +83,8 @@ Status check_devices(const DeviceOptions& options, std::int64_t ranks);
 /// threads". Errors: those of make_cpu_backend and cuda_properties.
 Result<std::string> device_name(const DeviceOptions& options);
 
-/// Limits::redecodes_output on this device: a GPU whose answers are not to depend on their batch, as
-/// DeviceOptions::deterministic says or leaves to it. Errors: those of cuda_properties.
+/// Limits::redecodes_output on this device: true of a GPU whose answers are not to depend on their
+/// batch, as DeviceOptions::deterministic says or leaves to it. Errors: those of cuda_properties.
 Result<bool> redecodes_output(const DeviceOptions& options);
 
 /// Memory of rank 0's GPU, used or not; on the CPU the host's. Errors: those of cuda_memory_bytes.
