@@ -51,7 +51,7 @@ ATTENTION_CASES = {"attention_decode", "attention_prefill"}
 OTHER_ROWS = {"soak": ("requests", "seconds", "threads", "resident_growth_percent"),
               "batch": ("requests", "answers", "faults", "seconds"), "load": ("bytes", "us", "gb_per_s"), "ready": ("us",),
               "all_reduce": ("us",), "executor": ("us",), "server": ("tokens", "seconds", "faults"), "true_widths": ("chunk", "distance", "bound", "same_best_token"),
-              "long_context": ("context", "chunk", "cached_tokens", "prompt_seconds"), "serve_client": ("koho", "vllm", "ratio"),
+              "long_context": ("context", "chunk", "cached_tokens", "prompt_seconds"), "serve_client": ("koho", "vllm", "ratio"), "serve_pairs": ("ratio",),
               "busy_cores": ("two_threads", "one_thread", "kept", "gain"),
               "llama_cpp": ("decode_ratio", "prefill_ratio")}
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(work|farm|root)/")

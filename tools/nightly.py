@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What takes hours: every test under ThreadSanitizer, every fuzz target until all have about as many runs, the tokenizer and the chat
-template against their referees, a Ray cluster whose actors are killed, and the wheel and the container on fresh machines (as root, with debootstrap and buildah).
+template against their referees, a Ray cluster whose actors are killed, the kernels by PyPI's CUDA compiler, and the wheel and the
+container on fresh machines (as root, with debootstrap and buildah).
 Writes a record, to which the next night adds: the runs of a target count since its first night.
 
     tools/nightly.py --hours 8 --record nightly.json --corpus CORPUS
@@ -23,7 +24,7 @@ import fuzz_code
 import fuzz_cores
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PARTS = ("tsan", "fuzz", "differential", "ray", "machines")
+PARTS = ("tsan", "fuzz", "differential", "ray", "compiler", "machines")
 
 
 def run(command, **options):
@@ -106,6 +107,9 @@ def main():
     if "ray" in parts:
         night["ray"] = ray()
         failed |= night["ray"]["exit"] != 0
+    if "compiler" in parts:
+        night["compiler"] = run([sys.executable, "tools/compiler_check.py"]).returncode
+        failed |= night["compiler"] != 0
     if "machines" in parts:
         night["machines"] = {}
         for command in (["./run.py", "--wheel"], ["tools/wheel_check.py", "bookworm", "jammy", "noble"], ["tools/container_check.py"]):

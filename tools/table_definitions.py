@@ -236,12 +236,17 @@ def busy_rows(record):
 
 
 def client_rows(*records):
-    """Of `koho bench serve` and vLLM's the ratios of the mean times and of the throughput."""
-    names = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "mean_e2el_ms")
+    """Of `koho bench serve` and vLLM's the ratios of throughput and times, their means and medians; where both ran at once the
+    median ratio of the same request's. A load is requests at once, or a second of each client."""
     out = []
     for record in records:
         ratios = {row["form"]: row["ratio"] for row in record.rows}
-        out.append([record.command.split()[-1], *(f"{ratios[name]:.3f}" for name in names)])
+        flags = record.command.split()
+        load = f"both, {flags[flags.index('--request-rate') + 1]} a s" if record.has("--together") else f"{flags[-1]} at once"
+        values = [ratios["output_throughput"]]
+        for metric in ("ttft", "tpot", "itl", "e2el"):
+            values += [ratios[f"mean_{metric}_ms"], ratios.get(f"paired_{metric}", ratios[f"median_{metric}_ms"])]
+        out.append([load, *(f"{value:.3f}" for value in values)])
     return out
 
 
@@ -367,7 +372,8 @@ TABLES = {
                            (H200, "air-long-fp8")), ("ms", "B = 1", "B = 16", "B = 64", "prompt of 8,192"), air_variant_rows,
                           command=MODEL_STEPS),
     "short-prompts": Table((("h100", "short-prompts"),), ("", "before", "after", ""), before_after_rows, "µs; steps of GLM-4.5-Air's shape, 20 layers"),
-    "air-prompts": Table(((H200, "air-prompts"),), ("tokens of the prompt", "ms", "tok/s", "sequences", "decode step, ms"), air_prompt_rows),
+    "air-prompts": Table(((H200, "air-prompts"),), ("prompt, tokens", "ms", "tok/s", "sequences", "decode step, ms"), air_prompt_rows,
+                         command=MODEL_STEPS),
     "loading": Table(((H200, "loading"),), ("commit", "GB", "page cache", "s", "GB/s"), loading_rows),
     "batch": Table(((H200, "air-batch"), (SECOND_H200, "air-batch")),
                    ("commit", "requests", "right answers", "faults", "prompt tokens", "of them cached", "generated", "s"), batch_rows),
@@ -398,8 +404,8 @@ TABLES = {
                   soak_rows, command="`server_load … soak`, at nice 10"),
     "busy-cores": Table((("epyc", "busy-cores"),), ("threads", "alone", "one on core 0", "one", "one on each core"), busy_rows,
                         command="`tools/busy_cores.py`"),
-    "serve-clients": Table((("xeon", "clients-1"), ("epyc", "clients-6")), ("at once", "tok/s", "TTFT", "TPOT", "ITL", "E2EL"), client_rows,
-                           command="`tools/bench_serve_check.py`"),
+    "serve-clients": Table((("xeon", "clients-1"), ("epyc", "clients-6"), ("epyc", "clients-both")),
+                           ("", "tok/s", "TTFT", "p50", "TPOT", "p50", "ITL", "p50", "E2EL", "p50"), client_rows, command="`tools/bench_serve_check.py`"),
     # docs/performance.md: beside others
     "peer-vllm": Table((("peers", "vllm"),), ("GLM-4.5-Air-FP8, one H200", "unit", "vLLM 0.26.0", "koho", "ratio"), peer_rows),
     "cpu-llama": Table((("spr", "2core-cpu-model"), ("epyc", "cpu-model"), ("epyc", "cpu-model-avx2")),

@@ -271,7 +271,9 @@ Status Runtime::start() {
     devices = memory_of(*processes);
     redecodes = processes->devices().front().redecodes_output;
   } else {
-    if (options_.kv_pages == 0) KOHO_TRY_ASSIGN(devices, open_devices(options_));
+    if (options_.kv_pages == 0) {
+      KOHO_TRY_ASSIGN(devices, open_devices(options_));
+    }
     KOHO_TRY_ASSIGN(redecodes, redecodes_output(options_.device));
   }
   KOHO_TRY_ASSIGN(const RuntimePlan plan, decide(model_, options_, devices, redecodes));
