@@ -316,11 +316,13 @@ int run(int argc, char** argv) {
   app.add_option("--context", options.context, "Tokens in the cache before a decode")
       ->check(CLI::Range(0, 8192));
   app.add_option("--isa", options.isa, "Instruction set")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, CpuIsa>{{"auto", CpuIsa::automatic},
-                                                                        {"plain", CpuIsa::scalar},
-                                                                        {"avx2", CpuIsa::avx2},
-                                                                        {"avx512", CpuIsa::avx512},
-                                                                        {"amx", CpuIsa::amx}}));
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, CpuIsa>{{"auto", CpuIsa::automatic},
+                                        {"plain", CpuIsa::scalar},
+                                        {"avx2", CpuIsa::avx2},
+                                        {"avx512", CpuIsa::avx512},
+                                        {"avx512_bf16", CpuIsa::avx512_bf16},
+                                        {"amx", CpuIsa::amx}}));
   CLI11_PARSE(app, argc, argv);
   const Result<std::string> measured = measure(options);
   if (!measured.ok()) {

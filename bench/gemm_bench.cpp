@@ -313,7 +313,7 @@ class FormsBench {
     p.out_stride = expert.gate_up ? shape.rows / 2 : shape.rows;
     p.epilogue = expert.gate_up ? Epilogue::silu_mul : Epilogue::bf16;
     std::vector<std::uint8_t> expected;
-    for (const int columns : {kPrefillTokensMax, 128}) {
+    for (const int columns : {kPrefillTokensMax, kPrefillTokensMid, 128}) {
       const std::vector<ExpertTokenBlock> list = token_blocks_of(expert, experts, columns);
       const int rows = list.back().first + list.back().count;
       const auto token_block_count = static_cast<std::int32_t>(list.size());

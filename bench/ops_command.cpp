@@ -2,6 +2,7 @@
 // `koho bench ops`: the results and the speed of single operators at GLM-4.7's and GLM-4.5-Air's
 // shapes.
 #include <memory>
+#include <optional>
 
 #include "app/build_info.h"
 #include "app/command.h"
@@ -16,7 +17,7 @@ struct OpsOptions {
   bench::OperatorBenchOptions bench;
   std::string device = "auto";
   bool portable = false;
-  bool deterministic = false;
+  std::optional<bool> deterministic;
   bool no_check = false;
   bool no_time = false;
 };
@@ -25,7 +26,8 @@ std::string command_of(const OpsOptions& options) {
   std::string command = "koho bench ops";
   if (options.device != "auto") command += " --device " + options.device;
   if (options.portable) command += " --portable";
-  if (options.deterministic) command += " --deterministic";
+  if (options.deterministic)
+    command += *options.deterministic ? " --deterministic" : " --no-deterministic";
   if (options.no_check) command += " --no-check";
   if (options.no_time) command += " --no-time";
   if (options.bench.sustained) command += " --sustained";
@@ -65,7 +67,8 @@ Runner add_bench_ops(CommandLine& command) {
   command.add_option("--only", options->bench.only, "Cases whose name contains it");
   command.add_option("--tokens", options->bench.tokens, "Only these numbers of tokens: 1,16,64");
   command.add_flag("--portable", options->portable, "The kernels that every GPU runs");
-  command.add_flag("--deterministic", options->deterministic, "Without cuBLASLt");
+  command.add_flag("--deterministic,!--no-deterministic", options->deterministic,
+                   "Without cuBLASLt (the default on Hopper)");
   command.add_flag("--no-check", options->no_check, "Only times");
   command.add_flag("--no-time", options->no_time, "Only results");
   command.add_flag("--sustained", options->bench.sustained,

@@ -186,7 +186,7 @@ class Run {
 
 class Connection final : public LoadClient {
  public:
-  Connection(Run& run, std::size_t first) : run_(run), request_(first), busy_(true) {}
+  Connection(Run& run, std::size_t first) : run_(run), request_(first) { begin(first); }
 
   void on_open() override {
     open_ = true;
@@ -194,9 +194,8 @@ class Connection final : public LoadClient {
   }
   /// Of an idle connection.
   void start(std::size_t index) {
-    request_ = index;
-    busy_ = true;
     reused_ = true;
+    begin(index);
     send_request();
   }
   void on_bytes(std::string_view bytes) override {
@@ -225,10 +224,11 @@ class Connection final : public LoadClient {
   }
 
  private:
-  void send_request() {
-    const ClientSettings& settings = run_.settings();
-    const std::string bytes =
-        http_request(settings.server, "POST", settings.path, settings.fields, run_.body(request_));
+  /// From here the request's times count, as vLLM's do: its body's making is in them, and its
+  /// connection's where none was kept.
+  void begin(std::size_t index) {
+    request_ = index;
+    busy_ = true;
     reader_ = {};
     got_bytes_ = false;
     error_body_.clear();
@@ -236,7 +236,11 @@ class Connection final : public LoadClient {
     ServedRequest& result = run_.result(request_);
     result.start_s = run_.since_begin_s(now_us);
     notes_.begin(result, now_us);
-    send(bytes);
+  }
+  void send_request() {
+    const ClientSettings& settings = run_.settings();
+    send(
+        http_request(settings.server, "POST", settings.path, settings.fields, run_.body(request_)));
   }
   void take(std::string_view part) {
     if (reader_.status() == 200) {
@@ -267,7 +271,7 @@ class Connection final : public LoadClient {
   Run& run_;
   SteadyClock clock_;
   std::size_t request_;
-  bool busy_;
+  bool busy_ = true;
   bool open_ = false;
   bool gone_ = false;
   bool reused_ = false;

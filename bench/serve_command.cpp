@@ -52,7 +52,7 @@ void add_dataset_flags(CommandLine& command, ServeBenchOptions& options) {
       ->check(one_of({"random", "sharegpt", "custom", "sessions"}))
       ->capture_default_str()
       ->group(group);
-  command.add_option("--dataset-path", dataset.path, "The dataset's file")->group(group);
+  command.add_option("--dataset-path", dataset.path, "The dataset's file, or a pipe")->group(group);
   command.add_option("--num-prompts", dataset.prompts, "Number of requests")
       ->check(at_least(1))
       ->capture_default_str()

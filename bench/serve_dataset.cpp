@@ -37,7 +37,7 @@ class PromptMaker {
     if (options_.path.empty())
       return make_error(ErrorCode::invalid_argument, "--dataset-name {} needs --dataset-path FILE",
                         options_.name);
-    KOHO_TRY_ASSIGN(text_, read_file(options_.path, kFileBytesMax));
+    KOHO_TRY_ASSIGN(text_, read_file_or_pipe(options_.path, kFileBytesMax));
     if (options_.name == "custom") return custom();
     KOHO_TRY_ASSIGN(conversations_, chat::parse_json(text_));
     if (!conversations_.is_array())

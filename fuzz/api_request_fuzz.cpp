@@ -112,7 +112,8 @@ void check_answer(std::string_view out, bool stream) {
   while (!out.empty()) {
     const std::string_view line = out.substr(0, out.find('\n'));
     out.remove_prefix(line.size() + 1);
-    if (line.empty() || line.starts_with(": ") || line.starts_with("event: ")) continue;
+    // A comment, which pings are, begins with a colon.
+    if (line.empty() || line.starts_with(':') || line.starts_with("event: ")) continue;
     KOHO_CHECK(line.starts_with("data: "));
     const std::string_view data = line.substr(6);
     KOHO_CHECK(data == "[DONE]" || chat::parse_json(data).ok());

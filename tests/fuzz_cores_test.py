@@ -1,29 +1,49 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/fuzz_cores.py gives programs of different speeds about the same number of runs, and keeps what they find."""
+"""tools/fuzz_cores.py gives each core the program that needs it most, counts runs of the same code only, and keeps what programs find."""
 
+import json
 import pathlib
+import signal
+import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
+import fuzz_code  # noqa: E402
 import fuzz_cores  # noqa: E402
 
 # What a libFuzzer program prints and leaves; `speed` runs a second.
 PROGRAM = """#!{python}
-import pathlib, sys, time
+import pathlib, shutil, signal, sys, time
+if "-merge=1" in sys.argv:  # keeps the inputs whose names are short
+    for path in pathlib.Path(sys.argv[-1]).iterdir():
+        if len(path.name) == 1:
+            shutil.copy(path, sys.argv[-2])
+    sys.exit(0)
+def told(runs):
+    print(f"stat::number_of_executed_units: {{runs}}\\nstat::peak_rss_mb: 31", file=sys.stderr)
+def terminated(*_):
+    told(44)
+    sys.exit(72)
+signal.signal(signal.SIGTERM, terminated)
 seconds = next(float(a.split("=")[1]) for a in sys.argv if a.startswith("-max_total_time"))
 found = next(a.split("=")[1] for a in sys.argv if a.startswith("-artifact_prefix"))
-time.sleep(seconds / 50)
-print("#1 INITED cov: 3 ft: 4\\n#9 DONE cov: 7 ft: 9", file=sys.stderr)
-print(f"stat::number_of_executed_units: {{int(seconds * {speed})}}\\nstat::peak_rss_mb: 31", file=sys.stderr)
+print("#4\\tINITED cov: 3 ft: 4", file=sys.stderr, flush=True)
+time.sleep(seconds / 50 if {speed} else 60)
+print("#9\\tDONE cov: 7 ft: 9", file=sys.stderr)
+told(int(seconds * {speed}) + 4)
 if {crashes}:
     pathlib.Path(found + f"crash-{{time.monotonic_ns()}}").write_text("x")
     sys.exit(77)
 """
+
+
+ANSWER = {"runs": 5, "seconds": 2.0, "edges": 1, "peak_rss_mb": 1, "found": [], "exit": 0}
 
 
 class FuzzCores(unittest.TestCase):
@@ -43,18 +63,99 @@ class FuzzCores(unittest.TestCase):
         one = fuzz_cores.fuzz(self.program("a_fuzz", 1000), 2, self.corpus)
         self.assertEqual((one["runs"], one["edges"], one["peak_rss_mb"], one["found"], one["exit"]), (2000, 7, 31, [], 0))
 
+    def test_a_program_beyond_its_time_is_ended_and_tells_its_runs(self):
+        fuzz_cores.GRACE_SECONDS = 0.2
+        one = fuzz_cores.fuzz(self.program("a_fuzz", 0), 1, self.corpus)
+        self.assertEqual((one["runs"], one["exit"]), (40, 0))
+
     def test_records_of_machines_are_added_once(self):
-        one = {"runs": 5, "seconds": 2.0, "edges": 1, "peak_rss_mb": 1, "found": [], "exit": 0}
-        record = {"nights": [{"date": "2026-11-25", "commit": "a", "fuzz": {"a_fuzz": one}}], "runs": {"a_fuzz": 5}}
-        other = {"nights": [{"date": "2026-11-26", "commit": "b", "fuzz": {"a_fuzz": {**one, "runs": 7}, "b_fuzz": one}}], "runs": {}}
+        record = {"nights": [{"date": "2026-11-25", "commit": "a", "fuzz": {"a_fuzz": ANSWER}}], "runs": {"a_fuzz": 5}}
+        other = {"nights": [{"date": "2026-11-26", "commit": "b", "fuzz": {"a_fuzz": {**ANSWER, "runs": 7}, "b_fuzz": ANSWER}}], "runs": {}}
         self.assertEqual([fuzz_cores.add_record(record, other), fuzz_cores.add_record(record, other)], [1, 0])
         self.assertEqual(record["runs"], {"a_fuzz": 12, "b_fuzz": 5})
 
+    def test_texts_of_the_differential_fuzz_are_summed(self):
+        record = {"nights": [], "runs": {}}
+        for commit, differ in (("a", 0), ("b", 1)):
+            fuzz_cores.add_record(record, {"nights": [{"commit": commit, "differential": {"texts": 3, "conversations": 2, "differ": differ}}]})
+            self.assertEqual(fuzz_cores.found(record), differ == 1)
+        self.assertEqual(record["runs"], {"texts compared": 6, "conversations compared": 4})
+
+    def test_runs_of_changed_code_do_not_count(self):
+        record = {"nights": [], "runs": {}}
+        fuzz_cores.merge_night(record, {"commit": "a"}, {"a_fuzz": ANSWER, "b_fuzz": ANSWER}, {"a_fuzz": "1", "b_fuzz": "2"})
+        self.assertEqual(record["runs"], {"a_fuzz": 5, "b_fuzz": 5})
+        fuzz_cores.merge_night(record, {"commit": "b"}, {"a_fuzz": ANSWER}, {"a_fuzz": "3", "b_fuzz": "2"})
+        self.assertEqual(record["runs"], {"a_fuzz": 5, "b_fuzz": 5})
+        fuzz_cores.merge_night(record, {"commit": "c"}, {"a_fuzz": ANSWER}, {"a_fuzz": "3", "b_fuzz": "4"})
+        self.assertEqual(record["runs"], {"a_fuzz": 10, "b_fuzz": 0})
+
+    def test_the_code_of_the_last_night_counts_and_what_earlier_code_failed_does_not(self):
+        def night(date, code, runs, found):
+            return {"date": date, "fuzz": {"a_fuzz": {**ANSWER, "runs": runs, "code": code, "found": found}}}
+        record = {"nights": [night("2026-11-26 15:00:00", "new", 5, [])], "runs": {}}
+        fuzz_cores.add_record(record, {"nights": [night("2026-11-26 14:00:00", "old", 7, ["crash"])]})
+        self.assertEqual((record["runs"], fuzz_cores.found(record)), ({"a_fuzz": 5}, False))
+        fuzz_cores.sum_runs(record, {"a_fuzz": "old"})
+        self.assertEqual((record["runs"], fuzz_cores.found(record)), ({"a_fuzz": 7}, True))
+
+    def test_comments_and_blanks_are_no_code(self):
+        self.assertEqual(fuzz_code.without_comments("int a = 1'000;  // it's\n\n/* b */ f('\"', \"//\\\"\");"),
+                         fuzz_code.without_comments("int a = 1'000;\n f('\"', \"//\\\"\");"))
+        self.assertNotEqual(fuzz_code.without_comments('f("// a");'), fuzz_code.without_comments('f("// b");'))
+        self.assertNotEqual(fuzz_code.without_comments('R"(\n// a)"'), fuzz_code.without_comments('R"(\n// b)"'))
+
+    def test_the_program_that_lacks_most_time_is_next(self):
+        programs = [self.program(name, 1) for name in ("fast_fuzz", "slow_fuzz", "there_fuzz")]
+        fuzz_cores.SLICE_SECONDS = (1, 10)
+        shares = fuzz_cores.Shares(programs, {"there_fuzz": 1000, "slow_fuzz": 900}, 1000, speeds={"fast_fuzz": 50, "slow_fuzz": 1, "there_fuzz": 1})
+        taken = [shares.take(100) for _ in range(13)]  # slow lacks 100 s, fast 20 s
+        seconds = {name: sum(one[1] for one in taken if one and one[0].name == name) for name in ("fast_fuzz", "slow_fuzz", "there_fuzz")}
+        self.assertEqual([one[0].name for one in taken[:8]], ["slow_fuzz"] * 8)
+        self.assertEqual(seconds, {"fast_fuzz": 20, "slow_fuzz": 100, "there_fuzz": 0})
+        self.assertIsNone(taken[-1])
+
+    def test_time_can_be_the_same_for_all(self):
+        shares = fuzz_cores.Shares([self.program("a_fuzz", 1), self.program("b_fuzz", 1)], {}, by="seconds", spent={"a_fuzz": 3.5},
+                                   speeds={"a_fuzz": 1, "b_fuzz": 1})
+        self.assertEqual([shares.take(1)[0].name for _ in range(6)], ["b_fuzz"] * 4 + ["a_fuzz", "b_fuzz"])
+
+    def test_a_large_corpus_is_made_smaller(self):
+        fuzz_cores.CORPUS_MAX = 3
+        program = self.program("a_fuzz", 1000)
+        (self.corpus / "a_fuzz").mkdir(parents=True)
+        shares = fuzz_cores.Shares([program], {})
+
+        def names_after(*names):
+            for name in names:
+                (self.corpus / "a_fuzz" / name).write_text(name)
+            shares.keep_small(program, self.corpus, fuzz_cores.Running())
+            return sorted(path.name for path in (self.corpus / "a_fuzz").iterdir())
+
+        self.assertEqual(names_after("a", "b", "long"), ["a", "b", "long"])
+        self.assertEqual(names_after("c"), ["a", "b", "c"])
+        self.assertEqual(names_after("long", "long2", "long3"), ["a", "b", "c", "long", "long2", "long3"])
+        self.assertEqual(names_after("long4"), ["a", "b", "c"])
+        self.assertEqual([path.name for path in self.corpus.iterdir()], ["a_fuzz"])
+
+    def test_a_signal_ends_all_and_the_record_has_what_they_ran(self):
+        self.program("a_fuzz", 0), self.program("b_fuzz", 0)
+        record = self.corpus.parent / "record.json"
+        command = [sys.executable, ROOT / "tools/fuzz_cores.py", "--programs", self.corpus.parent, "--cores", "2", "--seconds", "60",
+                   "--goal", "1e6", "--corpus", self.corpus, "--record", record]
+        started = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        while len(list(self.corpus.glob("*.found"))) < 2:
+            time.sleep(0.05)
+        time.sleep(1)
+        started.send_signal(signal.SIGTERM)
+        self.assertEqual(started.wait(timeout=10), 0)
+        self.assertEqual(json.loads(record.read_text())["runs"], {"a_fuzz": 40, "b_fuzz": 40})
+
     def test_slow_programs_have_more_time(self):
         programs = [self.program("fast_fuzz", 9000), self.program("slow_fuzz", 1000), self.program("middle_fuzz", 3000)]
-        shares = fuzz_cores.Shares(programs, {}, float("inf"))
+        shares = fuzz_cores.Shares(programs, {})
         for _ in range(60):  # slices of one second, one after another
-            program = shares.take(1)
+            program, _ = shares.take(1)
             speed = {"fast_fuzz": 9000, "slow_fuzz": 1000, "middle_fuzz": 3000}[program.name]
             shares.put(program, 1, {"runs": speed, "seconds": 1.0, "edges": 1, "peak_rss_mb": 1, "found": [], "exit": 0})
         runs = [total["runs"] for total in shares.totals.values()]
@@ -63,25 +164,25 @@ class FuzzCores(unittest.TestCase):
 
     def test_a_very_slow_program_leaves_cores_to_others(self):
         speeds = {"a_fuzz": 9000, "b_fuzz": 9000, "c_fuzz": 9000, "slow_fuzz": 1}
-        shares = fuzz_cores.Shares([self.program(name, speed) for name, speed in speeds.items()], {}, float("inf"), cores=8)
+        shares = fuzz_cores.Shares([self.program(name, speed) for name, speed in speeds.items()], {}, cores=8)
         for name, speed in speeds.items():
             shares.totals[name] = {"runs": speed, "seconds": 1.0, "edges": 1, "peak_rss_mb": 1, "found": [], "exit": 0}
-        taken = [shares.take(1).name for _ in range(8)]
+        taken = [shares.take(1)[0].name for _ in range(8)]
         self.assertEqual(taken.count("slow_fuzz"), 2)
 
     def test_the_goal_counts_earlier_nights(self):
         program = self.program("a_fuzz", 1000)
-        answers = fuzz_cores.fuzz_on_cores([program], 2, 10, self.corpus, {"a_fuzz": 500}, goal=1400)
+        answers = fuzz_cores.fuzz_on_cores(fuzz_cores.Shares([program], {"a_fuzz": 500}, 1400), 2, 10, self.corpus)
         self.assertEqual(answers["a_fuzz"]["runs"], 1000)
 
     def test_a_finding_is_named_and_stops_its_program(self):
         program = self.program("bad_fuzz", 1000, crashes=True)
-        answers = fuzz_cores.fuzz_on_cores([program], 1, 3, self.corpus, {})
+        answers = fuzz_cores.fuzz_on_cores(fuzz_cores.Shares([program], {}), 1, 3, self.corpus)
         self.assertEqual(len(answers["bad_fuzz"]["found"]), fuzz_cores.FINDINGS_MAX)
         self.assertEqual(answers["bad_fuzz"]["exit"], 77)
-        record, night = {"nights": [], "runs": {"bad_fuzz": 1}}, {}
-        self.assertTrue(fuzz_cores.merge_night(record, night, answers))
-        self.assertEqual(record["runs"]["bad_fuzz"], 1 + answers["bad_fuzz"]["runs"])
+        record = {"nights": [{"fuzz": {"bad_fuzz": {**ANSWER, "code": "1"}}}], "runs": {}}
+        self.assertTrue(fuzz_cores.merge_night(record, {}, answers, {"bad_fuzz": "1"}))
+        self.assertEqual(record["runs"]["bad_fuzz"], 5 + answers["bad_fuzz"]["runs"])
 
 
 if __name__ == "__main__":

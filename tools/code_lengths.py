@@ -33,6 +33,8 @@ LONGER = {
         312, "as functions by role (mainloop, exchange of sums, epilogue) the kernel compiles to other machine code"),
     "src/cuda/gemm/gemm_decode_unswapped_sm90.cu:gemm_decode_unswapped_kernel": (
         365, "as functions by role (mainloop, epilogue) it compiles to other machine code, with waits that serialise wgmma"),
+    "src/cuda/gemm/gemm_decode_unswapped_sm90_blocks.cuh:multiply_blocks": (
+        96, "one loop whose lambdas share the accumulators, as in the kernel that calls it"),
     "src/cuda/gemm/gemm_prefill_sm90_mainloop.cuh:mma_warpgroups": (
         185, "one loop whose lambdas share the accumulators; functions by role gave both decode kernels other machine code"),
 }

@@ -4,19 +4,25 @@
 checkpoint's own in Jinja: any difference is printed, and fails. Needs the Python packages tokenizers and jinja2.
 
     tools/differential_fuzz.py --texts 1000000 --conversations 20000 --seed 7 [--model models/tiny] [--koho build/koho]
-    tools/differential_fuzz.py --texts 10000000 --cores 16 --seconds 500
+    tools/differential_fuzz.py --texts 10000000 --cores 16 --seconds 500 --record fuzz/record.json
 
-With --cores each process draws with its own seed, the first with --seed. --seconds ends it early; what was compared is printed. A directory with nothing but the tokenizer.json of a real vocabulary (tools/gguf_tokenizer.py) needs --conversations 0.
+With --cores each process draws with its own seed, the first with --seed. --seconds ends it early; what was compared is printed, and added to
+the nights of --record (tools/fuzz_cores.py). A directory with nothing but the tokenizer.json of a real vocabulary (tools/gguf_tokenizer.py) needs --conversations 0.
 """
 
 import argparse
+import importlib.metadata
 import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
+import threading
 import time
+
+import fuzz_cores
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Where splitters and byte-level encoders differ: blanks, accents, digits, letters of many scripts, surrogate pairs, controls.
@@ -125,14 +131,44 @@ def compare_templates(options, draw):
     return compared, differences
 
 
+TOLD = re.compile(r"([\d,]+) (conversations|texts) compared \(seed \d+\), (\d+) differ")
+
+
 def on_cores(options):
-    """One process a core, each with its share; the exit code is the worst."""
+    """One process a core, each with its share; returns what they told in the end, and whether all ended well."""
     environment = dict(os.environ, TOKENIZERS_PARALLELISM="false")
     command = [sys.executable, __file__, "--texts", str(-(-options.texts // options.cores)), "--conversations",
                str(-(-options.conversations // options.cores)), "--model", options.model, "--koho", options.koho,
                "--seconds", str(options.seconds)]
-    started = [subprocess.Popen([*command, "--seed", str(options.seed + core)], env=environment) for core in range(options.cores)]
-    return max(abs(process.wait()) for process in started)
+    started = [subprocess.Popen([*command, "--seed", str(options.seed + core)], env=environment, stdout=subprocess.PIPE, text=True)
+               for core in range(options.cores)]
+    told = {"texts": 0, "conversations": 0, "differ": 0}
+
+    def read(process):
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if found := TOLD.fullmatch(line.strip()):
+                with lock:
+                    told[found[2]] += int(found[1].replace(",", ""))
+                    told["differ"] += int(found[3])
+
+    lock = threading.Lock()
+    readers = [threading.Thread(target=read, args=(process,)) for process in started]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    return told, all(process.wait() == 0 for process in started)
+
+
+def keep(options, told):
+    """Adds a night to the record."""
+    record = json.loads(options.record.read_text()) if options.record.exists() else {"nights": [], "runs": {}}
+    referees = {name: importlib.metadata.version(name) for name in ("tokenizers", "jinja2")}
+    record["nights"].append({"date": time.strftime("%Y-%m-%d %H:%M:%S"), "commit": options.commit, "machine": options.machine,
+                             "cores": options.cores, "differential": {**told, "vocabulary": options.vocabulary or options.model.name, "seed": options.seed, "referees": referees}})
+    fuzz_cores.sum_runs(record, {})
+    fuzz_cores.write(options.record, record)
 
 
 def main():
@@ -144,16 +180,24 @@ def main():
     parser.add_argument("--koho", type=pathlib.Path, default=ROOT / "build/release/src/app/koho")
     parser.add_argument("--cores", type=int, default=1, help="(%(default)s)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after which nothing new is compared")
+    parser.add_argument("--record", type=pathlib.Path, help="JSON file, read and written anew")
+    parser.add_argument("--commit", default="", help="of koho, for the record")
+    parser.add_argument("--machine", default="", help="in words, for the record")
+    parser.add_argument("--vocabulary", default="", help="in words, for the record (the model directory's name)")
     options = parser.parse_args()
     if options.cores > 1:
-        sys.exit(on_cores(options))
-    draw = random.Random(options.seed)
-    options.end = time.monotonic() + options.seconds
-    templates, prompts_differ = compare_templates(options, draw)
-    print(f"{templates:,} conversations compared (seed {options.seed}), {prompts_differ} differ", flush=True)
-    texts, differ = compare_tokens(options, draw)
-    print(f"{texts:,} texts compared (seed {options.seed}), {differ} differ")
-    sys.exit(1 if differ + prompts_differ else 0)
+        told, well = on_cores(options)
+    else:
+        draw = random.Random(options.seed)
+        options.end = time.monotonic() + options.seconds
+        templates, prompts_differ = compare_templates(options, draw)
+        print(f"{templates:,} conversations compared (seed {options.seed}), {prompts_differ} differ", flush=True)
+        texts, differ = compare_tokens(options, draw)
+        print(f"{texts:,} texts compared (seed {options.seed}), {differ} differ")
+        told, well = {"texts": texts, "conversations": templates, "differ": differ + prompts_differ}, True
+    if options.record:
+        keep(options, told)
+    sys.exit(0 if well and told["differ"] == 0 else 1)
 
 
 if __name__ == "__main__":

@@ -202,7 +202,7 @@ def model_timing_steps(run):
     yield Step("latency kernels", run.latency(*usual, "--kernels", name="air-kernels"), 180, (*TIMING, r"the step less", r"not recorded"))
     yield Step("latency fp8 cache", run.latency("--batch", "1,64", *usual[2:], "--kv-dtype", "fp8", "--no-classes", name="air-latency-e4m3"),
                120, TIMING)
-    yield Step("latency deterministic", run.latency(*usual, "--deterministic", "--no-classes", name="air-deterministic"), 120, TIMING)
+    yield Step("latency cublaslt", run.latency(*usual, "--no-deterministic", "--no-classes", name="air-cublaslt"), 120, TIMING)
     for cache in ("bf16", "fp8"):
         yield Step(f"latency of 131k, {cache}", run.latency("--batch", "1", "--context", "131000", "--prefill", "8192", "--kv-dtype", cache,
                                                             "--no-classes", name=f"air-long-{cache}"), 150, TIMING, memory=148e9)

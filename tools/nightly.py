@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What takes hours: every test under ThreadSanitizer, every fuzz target until all have about as many runs, the tokenizer and the chat
-template against their referees, a Ray cluster whose actors are killed, and the wheel and the container on fresh machines (as root, with debootstrap and buildah).
+template against their referees, a Ray cluster whose actors are killed, the kernels by PyPI's CUDA compiler, and the wheel and the
+container on fresh machines (as root, with debootstrap and buildah).
 Writes a record, to which the next night adds: the runs of a target count since its first night.
 
     tools/nightly.py --hours 8 --record nightly.json --corpus CORPUS
@@ -19,10 +20,11 @@ import subprocess
 import sys
 import time
 
+import fuzz_code
 import fuzz_cores
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PARTS = ("tsan", "fuzz", "differential", "ray", "machines")
+PARTS = ("tsan", "fuzz", "differential", "ray", "compiler", "machines")
 
 
 def run(command, **options):
@@ -49,21 +51,6 @@ def threads():
     print(result.stdout[-4000:])
     summary = re.search(r"(\d+)% tests passed, (\d+) tests failed out of (\d+)", result.stdout)
     return {"tests": int(summary[3]) if summary else 0, "failed": int(summary[2]) if summary else -1}
-
-
-def minimise(target, corpus):
-    """Keeps one input for each piece of code that the corpus reaches."""
-    own, smaller = corpus / target, corpus / (target + ".smaller")
-    smaller.mkdir(exist_ok=True)
-    result = run([str(ROOT / "build/fuzz/fuzz" / target), "-merge=1", str(smaller), str(own)], capture_output=True)
-    if result.returncode == 0:
-        for path in own.iterdir():
-            path.unlink()
-        for path in smaller.iterdir():
-            path.rename(own / path.name)
-    for path in smaller.iterdir():
-        path.unlink()
-    smaller.rmdir()
 
 
 def ray():
@@ -95,7 +82,7 @@ def main():
         parser.error(f"no such part: {', '.join(unknown)}")
     record = json.loads(options.record.read_text()) if options.record.exists() else {"nights": [], "runs": {}}
     commit = run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    night = {"date": time.strftime("%Y-%m-%d"), "commit": commit, "cores": os.cpu_count()}
+    night = {"date": time.strftime("%Y-%m-%d"), "commit": commit, "cores": os.cpu_count(), "build": "sanitizers"}
     failed = False
     if "tsan" in parts:
         night["tsan"] = threads()
@@ -103,23 +90,26 @@ def main():
     if "fuzz" in parts:
         targets = options.targets.split(",") if options.targets else fuzz_targets()
         build("fuzz", *targets)
-        answers = fuzz_cores.fuzz_on_cores([ROOT / "build/fuzz/fuzz" / target for target in targets], os.cpu_count(),
-                                           options.hours * 3600, options.corpus, record["runs"])
-        failed |= fuzz_cores.merge_night(record, night, answers)
+        digests = fuzz_code.digests(ROOT / "build/fuzz", targets)
+        fuzz_cores.sum_runs(record, digests)
+        shares = fuzz_cores.Shares([ROOT / "build/fuzz/fuzz" / target for target in targets], record["runs"], cores=os.cpu_count())
+        answers = fuzz_cores.fuzz_on_cores(shares, os.cpu_count(), options.hours * 3600, options.corpus)
+        failed |= fuzz_cores.merge_night(record, night, answers, digests)
         for target in targets:
-            minimise(target, options.corpus)
+            fuzz_cores.minimise(ROOT / "build/fuzz/fuzz" / target, options.corpus)
     if "differential" in parts:
         build("release", "koho")
         result = run([sys.executable, "tools/differential_fuzz.py", "--texts", str(options.texts), "--conversations",
                       str(options.conversations), "--seed", str(int(time.time()))], capture_output=True, text=True)
         print(result.stdout, result.stderr)
         night["differential"] = {"texts": options.texts, "conversations": options.conversations, "exit": result.returncode}
-        for name in ("texts", "conversations"):
-            record["runs"][f"{name} compared"] = record["runs"].get(f"{name} compared", 0) + night["differential"][name]
         failed |= result.returncode != 0
     if "ray" in parts:
         night["ray"] = ray()
         failed |= night["ray"]["exit"] != 0
+    if "compiler" in parts:
+        night["compiler"] = run([sys.executable, "tools/compiler_check.py"]).returncode
+        failed |= night["compiler"] != 0
     if "machines" in parts:
         night["machines"] = {}
         for command in (["./run.py", "--wheel"], ["tools/wheel_check.py", "bookworm", "jammy", "noble"], ["tools/container_check.py"]):
@@ -127,7 +117,9 @@ def main():
             print(result.stdout[-4000:], result.stderr[-4000:])
             night["machines"][command[0]] = result.returncode
             failed |= result.returncode != 0
-    record["nights"].append(night)
+    if night not in record["nights"]:
+        record["nights"].append(night)
+    fuzz_cores.sum_runs(record, {})
     options.record.write_text(json.dumps(record, indent=1) + "\n")
     for target, runs in sorted(record["runs"].items()):
         print(f"{target:28} {runs:15,} runs in all")

@@ -116,7 +116,7 @@ def migration_page(koho, run):
                ["a parameter nobody knows", "ignored", "ignored and counted, or refused (`--strict-params`)"],
                ["the context that fits", "vLLM: an error at start where it does not", "the longest that fits is taken and printed"],
                ["reasoning", "`reasoning_content` or `reasoning`", "both ([server](server.md))"],
-               ["bits of an answer", "depend on the batch", "do not, with `--deterministic`; on the CPU never ([batch invariance](scheduling.md#batch-invariance-and-leaks))"]])]
+               ["bits of an answer", "depend on the batch", "do not, on the CPU and on Hopper ([batch invariance](scheduling.md#batch-invariance-and-leaks))"]])]
     for engine, given in engines.items():
         known = [(flag, verdict(flag)) for flag in given["flags"]]
         unknown = [code(flag) for flag, words in known if words is None]

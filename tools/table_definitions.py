@@ -187,10 +187,10 @@ def air_prefill_rows(record):
     return rows
 
 
-def air_variant_rows(plain, fp8, deterministic, long_bf16, long_fp8):
+def air_variant_rows(plain, fp8, long_bf16, long_fp8):
     out = []
     for label, record in (("BF16 cache, as above", plain), ("FP8 cache (`--kv-dtype fp8`)", fp8),
-                          ("`--deterministic`", deterministic), ("context of 131,036, BF16 cache", long_bf16),
+                          ("context of 131,036, BF16 cache", long_bf16),
                           ("context of 131,036, FP8 cache", long_fp8)):
         steps, prompts = steps_of(record), steps_of(record, "step_prefill")
         out.append([label, *(milliseconds(steps[batch]["us"]) if batch in steps else "" for batch in (1, 16, 64)),
@@ -245,12 +245,17 @@ def prefill_rows(*records):
 
 
 def client_rows(*records):
-    """Of `koho bench serve` and vLLM's the ratios of the mean times and of the throughput."""
-    names = ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "mean_e2el_ms")
+    """Of `koho bench serve` and vLLM's the ratios of throughput and times, their means and medians; where both ran at once the
+    median ratio of the same request's. A load is requests at once, or a second of each client."""
     out = []
     for record in records:
         ratios = {row["form"]: row["ratio"] for row in record.rows}
-        out.append([record.command.split()[-1], *(f"{ratios[name]:.3f}" for name in names)])
+        flags = record.command.split()
+        load = f"both, {flags[flags.index('--request-rate') + 1]} a s" if record.has("--together") else f"{flags[-1]} at once"
+        values = [ratios["output_throughput"]]
+        for metric in ("ttft", "tpot", "itl", "e2el"):
+            values += [ratios[f"mean_{metric}_ms"], ratios.get(f"paired_{metric}", ratios[f"median_{metric}_ms"])]
+        out.append([load, *(f"{value:.3f}" for value in values)])
     return out
 
 
@@ -310,12 +315,16 @@ def peer_rows(record):
     return out
 
 
-def llama_rows(record):
-    figures = record.data["medians"]
-    return [["decode, batch 1, tok/s", f"{figures['decode_tok_s']:.1f}", f"{figures['decode_peer_tok_s']:.1f}", f"{figures['decode_ratio']:.2f}"],
-            ["of the rate of reading eight pages side by side", percent(100 * figures["decode_share_of_pages_side_by_side"]), "", ""],
-            ["of the rate of reading in order", percent(100 * figures["decode_share_of_bandwidth"]), "", ""],
-            ["prompt of 512, tok/s", f"{figures['prefill_tok_s']:.0f}", f"{figures['prefill_peer_tok_s']:.0f}", f"{figures['prefill_ratio']:.1f}"]]
+def llama_rows(*records):
+    def row(record):
+        figures = record.data["medians"]
+        read = [percent(100 * figures[share]) for share in ("decode_share_of_bandwidth", "decode_share_of_pages_side_by_side")]
+        batch = f"{figures['decode_16_over_1']:.1f}" if "decode_16_over_1" in figures else ""
+        return [(record.rows or record.data["rounds"])[0]["koho"]["backend"].split()[1],
+                *(cell for kind, digits in (("decode", 1), ("prefill", 0))
+                  for cell in (f"{figures[kind + '_tok_s']:.{digits}f}", f"{figures[kind + '_peer_tok_s']:.{digits}f}", f"{figures[kind + '_ratio']:.2f}")),
+                " · ".join(read), batch]
+    return [row(record) for record in records]
 
 
 # What programs say of themselves in words: the row's members, in this order.
@@ -368,11 +377,12 @@ TABLES = {
     "air-steps": Table(((H200, "air-latency"),), ("ms (floor)", "B = 1", "B = 16", "B = 64"), air_step_rows,
                        "The floor is the time in which the card reads what the step reads", command=MODEL_STEPS),
     "air-prefill": Table(((H200, "air-latency"),), ("prompt", "ms", "share"), air_prefill_rows, command=MODEL_STEPS),
-    "air-variants": Table(((H200, "air-latency"), (H200, "air-latency-e4m3"), (H200, "air-deterministic"), (H200, "air-long-bf16"),
+    "air-variants": Table(((H200, "air-latency"), (H200, "air-latency-e4m3"), (H200, "air-long-bf16"),
                            (H200, "air-long-fp8")), ("ms", "B = 1", "B = 16", "B = 64", "prompt of 8,192"), air_variant_rows,
                           command=MODEL_STEPS),
     "short-prompts": Table((("h100", "short-prompts"),), ("", "before", "after", ""), before_after_rows, "µs; steps of GLM-4.5-Air's shape, 20 layers"),
-    "air-prompts": Table(((H200, "air-prompts"),), ("tokens of the prompt", "ms", "tok/s", "sequences", "decode step, ms"), air_prompt_rows),
+    "air-prompts": Table(((H200, "air-prompts"),), ("prompt, tokens", "ms", "tok/s", "sequences", "decode step, ms"), air_prompt_rows,
+                         command=MODEL_STEPS),
     "loading": Table(((H200, "loading"),), ("commit", "GB", "page cache", "s", "GB/s"), loading_rows),
     "batch": Table(((H200, "air-batch"), (SECOND_H200, "air-batch")),
                    ("commit", "requests", "right answers", "faults", "prompt tokens", "of them cached", "generated", "s"), batch_rows),
@@ -403,12 +413,14 @@ TABLES = {
                   soak_rows, command="`server_load … soak`, at nice 10"),
     "busy-cores": Table((("epyc", "busy-cores"),), ("threads", "alone", "one on core 0", "one", "one on each core"), busy_rows,
                         command="`tools/busy_cores.py`"),
-    "serve-clients": Table((("xeon", "clients-1"), ("epyc", "clients-6")), ("at once", "tok/s", "TTFT", "TPOT", "ITL", "E2EL"), client_rows,
-                           command="`tools/bench_serve_check.py`"),
+    "serve-clients": Table((("xeon", "clients-1"), ("epyc", "clients-6"), ("epyc", "clients-both")),
+                           ("", "tok/s", "TTFT", "p50", "TPOT", "p50", "ITL", "p50", "E2EL", "p50"), client_rows, command="`tools/bench_serve_check.py`"),
     # docs/performance.md: beside others
     "peer-vllm": Table((("peers", "vllm"),), ("GLM-4.5-Air-FP8, one H200", "unit", "vLLM 0.26.0", "koho", "ratio"), peer_rows),
-    "cpu-llama": Table((("spr", "2core-cpu-model"),), ("2.1 GB model, two threads", "koho", "llama.cpp, Q8_0", "ratio"), llama_rows,
-                       command="`tools/llama_cpp_bench/compare.py --ours cpu_model --threads 2 --prompt 512 --tokens 48 --batches 1`, seven times"),
+    "cpu-llama": Table((("spr", "2core-cpu-model"), ("epyc", "cpu-model"), ("epyc", "cpu-model-avx2")),
+                       ("", "decode, tok/s", "llama.cpp, Q8_0", "ratio", "prompt of 512", "llama.cpp", "ratio", "of read rate", "16 at once / 1"), llama_rows,
+                       note="Read rate: in order · by pages",
+                       command="`tools/llama_cpp_bench/compare.py`"),
     # docs/decisions
     "fair-prefill": Table((("epyc", "prefill"), ("epyc", "prefill-64")), ("long prompts", "alone, s", "beside short requests, s", "throughput kept", "first token of short ones, ms: p50", "p99", "bound"),
                           prefill_rows, "Medians of the rounds, and all rounds. The bound: three of the largest steps and a short request's own time"),

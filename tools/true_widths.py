@@ -29,7 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 def modes_of(options):
     """{name: koho's flags} of the ways in which koho computes."""
-    modes = {"default": []} if options.device == "cpu" else {"default": [], "deterministic": ["--deterministic"]}
+    modes = {"default": []} if options.device == "cpu" else {"cublaslt": ["--no-deterministic"], "deterministic": ["--deterministic"]}
     if options.ranks == 1:
         return modes
     devices = ["--devices", options.devices] if options.devices else []

@@ -111,8 +111,9 @@ typedef struct EngineOptions {
   int32_t inter_token_ms_max;  // prefill beside running requests is cut, to 16 tokens a step at
                                // least, so that their tokens come at least so often; no bound
   // Version 2:
-  int32_t deterministic;  // not 0: of GPUs, a request has the same bits whatever runs beside it and
-                          // however its prompt is cut into steps; the CPU always does
+  int32_t deterministic;  // 1: of GPUs, a request has the same bits whatever runs beside it and
+                          // however its prompt is cut into steps, as the CPU always gives; -1: it
+                          // need not; 0: where that costs little, on Hopper
   // Version 4:
   int32_t executor;        // a KohoExecutor
   const int32_t* devices;  // with num_gpus: the GPU of each rank, or one for all; or NULL

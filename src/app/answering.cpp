@@ -59,8 +59,8 @@ void add_answering_flags(CommandLine& command, AnsweringFlags& flags) {
   command.add_option("--device", flags.device, "auto, cpu or cuda")->capture_default_str();
   add_rank_flags(command, flags.spread);
   command.add_flag(
-      "--deterministic", flags.deterministic,
-      "Batch-invariant kernels: the result does not depend on the number of tokens (CUDA)");
+      "--deterministic,!--no-deterministic", flags.deterministic,
+      "The result does not depend on the number of tokens (CUDA; the default on Hopper)");
   command.add_option("--threads", flags.threads, kThreadsHelp)->check(at_least(-1));
   add_sampling_flags(command, flags.sampling);
   add_constraint_flags(command, flags.constraint);

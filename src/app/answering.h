@@ -31,7 +31,7 @@ struct AnsweringFlags {
   std::string chat_template = "auto";
   std::string device = "auto";
   RankFlags spread;
-  bool deterministic = false;
+  std::optional<bool> deterministic;
   bool no_thinking = false;
   bool show_reasoning = false;
   bool hide_reasoning = false;

@@ -144,6 +144,15 @@ Option* CommandLine::add_flag(const std::string& name, bool& variable, const std
   return keep(app_.add_flag(name, variable, help));
 }
 
+Option* CommandLine::add_flag(const std::string& name,
+                              std::optional<bool>& variable,
+                              const std::string& help) {
+  // NOTE: add_flag(name, variable) would count: 0 if not given, and -1, which is true, if negated.
+  CLI::Option* flag = app_.add_flag_function(
+      name, [&variable](std::int64_t given) { variable = given > 0; }, help);
+  return keep(flag->multi_option_policy(CLI::MultiOptionPolicy::TakeLast));
+}
+
 CommandLine* CommandLine::add_subcommand(const std::string& name, const std::string& help) {
   below_.push_back(std::make_unique<CommandLine>(*app_.add_subcommand(name, help)));
   return below_.back().get();

@@ -95,6 +95,8 @@ class CommandLine {
   Option* add_option(const std::string& name, Variable variable, const std::string& help);
   /// "--name", or "--name,!--no-name".
   Option* add_flag(const std::string& name, bool& variable, const std::string& help);
+  /// The same; the variable stays as it is if neither is given, and of both the last counts.
+  Option* add_flag(const std::string& name, std::optional<bool>& variable, const std::string& help);
   /// A command below this one; `chosen` is called when it is the one that was given.
   CommandLine* add_subcommand(const std::string& name, const std::string& help);
   void callback(std::function<void()> chosen);

@@ -37,7 +37,8 @@ std::string model_flags(const ModelFlags& options) {
                      flag_text("device", options.device, usual.device) +
                      flag_text("layers", options.layers, usual.layers) +
                      flag_text("threads", options.threads, usual.threads);
-  if (options.deterministic) text += " --deterministic";
+  if (options.deterministic)
+    text += *options.deterministic ? " --deterministic" : " --no-deterministic";
   if (options.portable) text += " --portable";
   return text;
 }
@@ -101,8 +102,8 @@ void add_model_flags(CommandLine& command, ModelFlags& options, ModelWord word) 
       ->check(at_least(0));
   command.add_option("--device", options.device, "auto, cpu or cuda")->capture_default_str();
   command.add_option("--threads", options.threads, kThreadsHelp)->check(at_least(-1));
-  command.add_flag("--deterministic", options.deterministic,
-                   "Batch-invariant kernels: results do not depend on the batch (CUDA)");
+  command.add_flag("--deterministic,!--no-deterministic", options.deterministic,
+                   "Results do not depend on the batch (CUDA; the default on Hopper)");
   command.add_flag("--portable", options.portable,
                    "The kernels that every GPU runs, none of Hopper's own (CUDA)");
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -28,7 +29,7 @@ struct ModelFlags {
   std::string device = "auto";
   std::int64_t layers = 0;  // 0: all
   std::int64_t threads = 0;
-  bool deterministic = false;
+  std::optional<bool> deterministic;
   bool portable = false;
 };
 

@@ -186,9 +186,22 @@ std::vector<ServeOption> execution_options() {
        Takes::value, [](O& o, S v) { return set_number(o.runtime.device.threads, v, -1, 1024); },
        [](const O& o) { return fmt::to_string(o.runtime.device.threads); }},
       {"Compute", "--deterministic,--enable-deterministic-inference", "",
-       "Batch-invariant kernels: the result of a request does not depend on the batch",
-       Takes::nothing, [](O& o, S v) { return set_boolean(o.runtime.device.deterministic, v); },
-       [](const O& o) { return shown_boolean(o.runtime.device.deterministic); }},
+       "The result of a request does not depend on the batch: the default on a CPU and on Hopper",
+       Takes::nothing,
+       [](O& o, S v) { return set_boolean(o.runtime.device.deterministic.emplace(), v); },
+       [](const O& o) {
+         return o.runtime.device.deterministic ? shown_boolean(*o.runtime.device.deterministic)
+                                               : std::string();
+       }},
+      {"Compute", "--no-deterministic", "", "It may, where cuBLASLt or NCCL are faster",
+       Takes::nothing,
+       [](O& o, S v) -> Status {
+         bool off = false;
+         KOHO_TRY(set_boolean(off, v));
+         o.runtime.device.deterministic = !off;
+         return {};
+       },
+       nullptr},
       {"Compute", "--step-deadline,--watchdog-timeout", "SECONDS",
        "After so long a step is a hang, and ranks restart; 0 = 30 on GPUs, else 600", Takes::value,
        [](O& o, S v) -> Status {

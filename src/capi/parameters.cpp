@@ -190,7 +190,7 @@ Result<RuntimeOptions> runtime_options(const EngineOptions* given) {
   runtime.prefill_chunk = options.prefill_chunk;
   if (options.max_queue > 0) runtime.queue_max = options.max_queue;
   runtime.inter_token_ms_max = options.inter_token_ms_max;
-  runtime.device.deterministic = options.deterministic != 0;
+  if (options.deterministic != 0) runtime.device.deterministic = options.deterministic > 0;
   return runtime;
 }
 

@@ -2,6 +2,7 @@
 #include "capi/parameters.h"
 
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -12,15 +13,15 @@ namespace {
 TEST(Parameters, NoOptionsAreTheDefaults) {
   const Result<RuntimeOptions> made = runtime_options(nullptr);
   ASSERT_TRUE(made.ok());
-  EXPECT_FALSE(made->device.deterministic);
+  EXPECT_EQ(made->device.deterministic, std::nullopt);
 }
 
 TEST(Parameters, TheLastFieldOfTheOptionsIsPassedOn) {
   EngineOptions options{};
   options.struct_size = sizeof(options);
   options.num_gpus = 1;
-  for (const bool deterministic : {false, true}) {
-    options.deterministic = deterministic ? 1 : 0;
+  for (const std::optional<bool> deterministic : {std::optional<bool>(), {true}, {false}}) {
+    options.deterministic = !deterministic ? 0 : *deterministic ? 1 : -1;
     const Result<RuntimeOptions> made = runtime_options(&options);
     ASSERT_TRUE(made.ok());
     EXPECT_EQ(made->device.deterministic, deterministic);
@@ -38,7 +39,7 @@ TEST(Parameters, OptionsOfVersion1AreReadToTheirEnd) {
   ASSERT_TRUE(made.ok());
   EXPECT_EQ(made->sequences_max, 7);
   EXPECT_EQ(made->inter_token_ms_max, 40);
-  EXPECT_FALSE(made->device.deterministic);
+  EXPECT_EQ(made->device.deterministic, std::nullopt);
 }
 
 TEST(Parameters, SayWhereTheRanksRun) {

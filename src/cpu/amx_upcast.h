@@ -1,84 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact upcast of E4M3 to bfloat16 for the AMX kernels. Included by kernels_amx.cpp alone, which is
-// compiled for AVX-512 VBMI and GFNI: everything here has internal linkage.
+// Exact upcast of normal E4M3 values to bfloat16, and the order of the AMX kernels' lanes. Included
+// by kernels_amx.cpp alone, which is compiled for AVX-512 VBMI and GFNI: everything here has
+// internal linkage.
 //
 // The bfloat16 of a normal value is its bits moved and 120 added to the exponent, and adding 120 to
 // 1..15 is linear over bits: one GF(2) affine instruction for each byte of the result. Zeros,
-// denormals and NaN are rare in weights; where a span of values holds one, two 128-entry byte
-// tables upcast it instead.
+// denormals and NaN are rare in weights; where a span of values holds one, e4m3_upcast.h's tables
+// upcast it instead.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <immintrin.h>
 
+#include "cpu/e4m3_upcast.h"
+
 namespace koho::cpu {
 namespace {
 
-constexpr std::int64_t kStep = 64;      // columns of a vector of FP8 values
 constexpr std::int64_t kSpanSteps = 8;  // steps whose pairs fill tiles
 constexpr std::int64_t kSpan = kSpanSteps * kStep;
-constexpr std::int64_t kLanes = 16;     // pairs of a vector
 constexpr std::int64_t kTileRows = 16;  // rows of a weight tile
 constexpr std::int64_t kTileBytes = 1024;
 constexpr std::int64_t kSpanTokensBytes = kLanes * kTileBytes;  // 512 columns of a panel
 constexpr std::int64_t kDirectTokens = 2;                       // most for vectors
 
-constexpr std::int64_t steps_of(std::int64_t columns) {
-  return (columns + kStep - 1) / kStep;
-}
 constexpr std::int64_t spans_of(std::int64_t columns) {
   return (columns + kSpan - 1) / kSpan;
-}
-constexpr std::int64_t least(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-
-/// The bytes of bfloat16 for the 128 magnitudes of E4M3.
-struct Tables {
-  __m512i low[2];
-  __m512i high[2];
-};
-
-/// Filled from arithmetic, not from number.h: this file shares no inline function.
-struct TableBytes {
-  alignas(64) std::uint8_t low[128];
-  alignas(64) std::uint8_t high[128];
-};
-constexpr TableBytes make_table_bytes() {
-  TableBytes bytes{};
-  for (unsigned fp8 = 0; fp8 < 128; ++fp8) {
-    unsigned bits = (fp8 << 4U) + (120U << 7U);
-    if (fp8 == 127) bits = 0x7FC0;
-    if (fp8 < 8) {
-      // fp8 * 2^-9: normalise the three bits.
-      bits = 0;
-      for (unsigned shift = 1; fp8 != 0 && bits == 0; ++shift)
-        if (((fp8 << shift) & 8U) != 0)
-          bits = ((121U - shift) << 7U) | (((fp8 << shift) & 7U) << 4U);
-    }
-    bytes.low[fp8] = static_cast<std::uint8_t>(bits & 0xFFU);
-    bytes.high[fp8] = static_cast<std::uint8_t>(bits >> 8U);
-  }
-  return bytes;
-}
-constexpr TableBytes kTableBytes = make_table_bytes();
-
-Tables load_tables() {
-  return {{_mm512_load_si512(kTableBytes.low), _mm512_load_si512(kTableBytes.low + 64)},
-          {_mm512_load_si512(kTableBytes.high), _mm512_load_si512(kTableBytes.high + 64)}};
-}
-
-/// 64 FP8 values as bfloat16, in an order of their own: the first vector holds bytes 0-7 of every
-/// 16-byte lane, the second bytes 8-15.
-inline void upcast(const Tables& tables, __m512i quantized, __m512i out[2]) {
-  const __m512i low = _mm512_permutex2var_epi8(tables.low[0], quantized, tables.low[1]);
-  const __m512i magnitude = _mm512_permutex2var_epi8(tables.high[0], quantized, tables.high[1]);
-  // magnitude | (quantized & 0x80)
-  const __m512i high = _mm512_ternarylogic_epi32(magnitude, quantized,
-                                                 _mm512_set1_epi8(static_cast<char>(0x80)), 0xF8);
-  out[0] = _mm512_unpacklo_epi8(low, high);
-  out[1] = _mm512_unpackhi_epi8(low, high);
 }
 
 /// The matrix of vgf2p8affineqb whose result bit i is the value's bit bits[i], or 0 for -1.
@@ -116,16 +64,6 @@ inline __m512i speciality(const Constants& constants, __m512i quantized) {
 }
 inline bool any_special(__m512i largest) {
   return _mm512_cmpge_epu8_mask(largest, _mm512_set1_epi8(kSpecial)) != 0;
-}
-
-/// 64 FP8 values, `rest` beyond the row's end.
-inline __m512i load_quantized(const std::byte* row,
-                              std::int64_t first,
-                              std::int64_t columns,
-                              __m512i rest = _mm512_setzero_si512()) {
-  if (first + kStep <= columns) return _mm512_loadu_si512(row + first);
-  if (first >= columns) return rest;
-  return _mm512_mask_loadu_epi8(rest, (1ULL << (columns - first)) - 1ULL, row + first);
 }
 
 /// Pairs of bfloat16 as f32: the even columns', the odd columns'.

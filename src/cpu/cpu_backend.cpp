@@ -24,6 +24,8 @@ const Kernels* kernels_of(CpuIsa isa) {
       return avx2_kernels();
     case CpuIsa::avx512:
       return avx512_kernels();
+    case CpuIsa::avx512_bf16:
+      return avx512_bf16_kernels();
     case CpuIsa::amx:
       return amx_kernels();
     case CpuIsa::automatic:
@@ -193,6 +195,7 @@ std::vector<CpuIsa> supported_cpu_isas() {
   std::vector<CpuIsa> isas{CpuIsa::scalar};
   if (cpu::avx2_kernels() != nullptr) isas.push_back(CpuIsa::avx2);
   if (cpu::avx512_kernels() != nullptr) isas.push_back(CpuIsa::avx512);
+  if (cpu::avx512_bf16_kernels() != nullptr) isas.push_back(CpuIsa::avx512_bf16);
   if (cpu::amx_kernels() != nullptr) isas.push_back(CpuIsa::amx);
   return isas;
 }

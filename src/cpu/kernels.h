@@ -129,6 +129,7 @@ const Kernels& scalar_kernels();
 /// Null if this build or this machine lacks the instructions.
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
+const Kernels* avx512_bf16_kernels();
 const Kernels* amx_kernels();
 
 }  // namespace koho::cpu

@@ -4,12 +4,14 @@
 #include <immintrin.h>
 
 #include "cpu/vector_kernels.h"
+#include "cpu/weight_prefetcher.h"
 
 namespace koho::cpu {
 namespace {
 
 struct Avx2 {
   using F = __m256;
+  using Prefetcher = InOrderPrefetcher;
   static constexpr std::int64_t kLanes = 8;
   static constexpr int kTileTokens =
       3;  // 4 rows x 3 tokens of sums, 3 inputs, 1 weight: 16 registers

@@ -3,12 +3,14 @@
 #include <immintrin.h>
 
 #include "cpu/vector_kernels.h"
+#include "cpu/weight_prefetcher.h"
 
 namespace koho::cpu {
 namespace {
 
 struct Avx512 {
   using F = __m512;
+  using Prefetcher = WeightPrefetcher;
   static constexpr std::int64_t kLanes = 16;
   static constexpr int kTileTokens =
       6;  // 4 rows x 6 tokens of sums, 6 inputs, 1 weight: 31 registers

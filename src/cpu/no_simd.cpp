@@ -10,6 +10,9 @@ const Kernels* avx2_kernels() {
 const Kernels* avx512_kernels() {
   return nullptr;
 }
+const Kernels* avx512_bf16_kernels() {
+  return nullptr;
+}
 const Kernels* amx_kernels() {
   return nullptr;
 }

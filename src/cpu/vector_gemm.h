@@ -16,7 +16,6 @@
 #include <cstring>
 
 #include "cpu/vector_rows.h"
-#include "cpu/weight_prefetcher.h"
 
 namespace koho::cpu {
 namespace {
@@ -34,6 +33,7 @@ struct VectorGemm : VectorRows<V> {
   using Rows::store_bf16;
   using Rows::store_f32;
   using typename Rows::F;
+  using Prefetcher = typename V::Prefetcher;
 
   // ---- chunks
 
@@ -148,7 +148,7 @@ struct VectorGemm : VectorRows<V> {
   static void direct(const MultiplyTask& task,
                      std::int64_t row,
                      std::int64_t token,
-                     WeightPrefetcher& prefetcher) {
+                     Prefetcher& prefetcher) {
     const std::byte* weights[extent(kRows)];
     const float* x[extent(kTokens)];
     for (int r = 0; r < kRows; ++r) weights[r] = task.weight + (row + r) * task.row_bytes;
@@ -196,7 +196,7 @@ struct VectorGemm : VectorRows<V> {
   template <Format kFormat, bool kScaled, int kTokens>
   static void direct_rows(const MultiplyTask& task, std::int64_t token) {
     std::int64_t row = 0;
-    WeightPrefetcher prefetcher(task, 0, task.rows);
+    Prefetcher prefetcher(task, 0, task.rows);
     for (; row + kTileRows <= task.rows; row += kTileRows)
       direct<kFormat, kScaled, kTileRows, kTokens>(task, row, token, prefetcher);
     for (; row < task.rows; ++row)

@@ -69,7 +69,7 @@ Status CudaBackend::start() {
   }
   prefill_portable_ = true;
   if (options_.self_test) KOHO_TRY(test_kernels());
-  return options_.deterministic ? Status() : open_cublaslt();  // whose sums differ from koho's
+  return options_.deterministic.value_or(wgmma_) ? Status() : open_cublaslt();  // sums of its own
 }
 
 Status CudaBackend::bind() const {
@@ -105,7 +105,8 @@ std::string CudaBackend::description() const {
   if (has_wgmma() && !wgmma_) text += ", portable GEMM";
   if (has_wgmma() && !wgmma_attention_) text += ", portable attention";
   if (!prefill_portable_) text += ", without the portable prefill GEMM";
-  if (!options_.deterministic && cublaslt_ == nullptr) text += ", without cuBLASLt";
+  if (!options_.deterministic.value_or(wgmma_) && cublaslt_ == nullptr)
+    text += ", without cuBLASLt";
   return text;
 }
 
@@ -479,7 +480,8 @@ Result<CudaProperties> cuda_properties(int device) {
   int clock_khz = 0;
   KOHO_CUDA_TRY(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrMemoryClockRate, device));
   const double width_bytes = properties.memoryBusWidth / 8.0;
-  return CudaProperties{properties.name, 2.0 * 1e3 * clock_khz * width_bytes};
+  return CudaProperties{properties.name, 2.0 * 1e3 * clock_khz * width_bytes,
+                        10 * properties.major + properties.minor};
 }
 
 }  // namespace koho

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cuda/cuda_backend.h"
@@ -27,7 +28,7 @@ struct BackendPlace {
   int device = 0;
   cudaStream_t stream = nullptr;
   std::shared_ptr<DeviceMemory> memory;
-  bool deterministic = false;  // CudaOptions::deterministic
+  std::optional<bool> deterministic;  // CudaOptions::deterministic
 };
 
 struct AttentionPath;  // of one call, in attention.cpp

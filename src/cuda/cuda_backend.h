@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,9 @@ struct CudaOptions {
   /// that differ.
   bool self_test = true;
   /// A token row has the same bits whether it is decoded or part of a prompt, and in whatever
-  /// chunk: no cuBLASLt, and one order of sums in attention. Costs speed (docs/performance.md).
-  bool deterministic = false;
+  /// chunk: no cuBLASLt, whose sums are its own. Nothing: where koho's kernels for prompts are
+  /// about as fast, which is Hopper.
+  std::optional<bool> deterministic{};
   /// Sources whose elements are to be generated on the device instead of read; null: none. Must
   /// outlive the placing of weights.
   const SyntheticAddressMap* synthetic = nullptr;
@@ -49,8 +51,8 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options);
 
 /// The communicator of a rank whose backend is make_cuda_backend()'s. All ranks call it together.
 /// Requires: both outlive the communicator. Errors: unsupported (the transport, with the links that
-/// lack peer access; NCCL for a deterministic backend; no CUDA in this build); device_error; those
-/// of the rendezvous.
+/// lack peer access; NCCL for a backend that is to be deterministic; no CUDA in this build);
+/// device_error; those of the rendezvous.
 Result<std::unique_ptr<Communicator>> make_cuda_communicator(Backend& backend,
                                                              Rendezvous& rendezvous,
                                                              CollectiveTransport transport);
@@ -70,6 +72,7 @@ struct CudaProperties {
   std::string name;
   /// Of its memory, nominal: twice the clock times the bus's width; 0 if the driver does not say.
   double memory_bytes_per_second = 0.0;
+  int compute_capability = 0;  // 90 is Hopper
 };
 
 /// Errors: as cuda_memory_bytes.

@@ -219,7 +219,6 @@ struct Attention {
   std::int64_t tokens = 0;
   int sequences = 0;
   int decodes = 0;
-  int singles = 0;  // of the sequences after those, the first that have one row each
   int query_max = 0;
   int context_max = 0;
   int query_heads = 0;

@@ -33,10 +33,10 @@ StepLoop::CollectOutcome StepLoop::collect(std::int64_t timeout_us) {
   apply_result(batch);
   const std::int64_t now = clock_.now_us();
   recorder_.ended(batch.step, StepRecord::Outcome::collected, now);
-  if (batch.decodes > 0) {
+  if (const std::int32_t decodes = batch.decodes - batch.redecoded; decodes > 0) {
     ++counts_.decode_steps;
-    counts_.decode_rows += static_cast<std::uint64_t>(batch.decodes);
-    counts_.decode_rows_max = std::max(counts_.decode_rows_max, batch.decodes);
+    counts_.decode_rows += static_cast<std::uint64_t>(decodes);
+    counts_.decode_rows_max = std::max(counts_.decode_rows_max, decodes);
     latency_bound_.observe(batch.prefill_cost, now - waiting_since_us_);
     scheduler_.set_mixed_prefill_tokens(latency_bound_.prefill_tokens());
   }

@@ -27,10 +27,21 @@ PrefixCache::PrefixCache(PagePool& pool,
   tokens_.resize(pages * static_cast<std::size_t>(tokens_per_page));
   buckets_.assign(std::bit_ceil(pages), kNoPage);
   parents_.resize(static_cast<std::size_t>(pool.partitions()));
-  hashed_.resize(sizeof(Key) + static_cast<std::size_t>(tokens_per_page) * sizeof(Token));
+  hashed_.resize(sizeof(Key) + static_cast<std::size_t>(tokens_per_page) * sizeof(Token) +
+                 sizeof(std::int32_t));
+}
+
+PrefixCache::Wanted PrefixCache::page_of(std::span<const Token> tokens,
+                                         std::int32_t given,
+                                         std::size_t index) const {
+  const auto page_tokens = static_cast<std::size_t>(tokens_per_page_);
+  const auto first = static_cast<std::int32_t>(index) * tokens_per_page_;
+  return {.tokens = tokens.subspan(index * page_tokens, page_tokens),
+          .given = std::clamp(given - first, 0, tokens_per_page_)};
 }
 
 std::int32_t PrefixCache::match(std::span<const Token> tokens,
+                                std::int32_t given,
                                 const CacheSalt& salt,
                                 std::vector<PageHandle>& pages,
                                 std::int32_t partition) {
@@ -40,7 +51,7 @@ std::int32_t PrefixCache::match(std::span<const Token> tokens,
   PageId parent = kNoPage;
   std::int32_t matched = 0;
   for (std::size_t i = 0; i < pages_max; ++i) {
-    const std::span<const Token> wanted = tokens.subspan(i * page_tokens, page_tokens);
+    const Wanted wanted = page_of(tokens, given, i);
     const Key key = key_of(key_at(parent), salt, wanted);
     const PageId page = find(key, parent, salt, wanted, partition);
     if (page == kNoPage) break;
@@ -52,6 +63,7 @@ std::int32_t PrefixCache::match(std::span<const Token> tokens,
 }
 
 void PrefixCache::count_matches(std::span<const Token> tokens,
+                                std::int32_t given,
                                 const CacheSalt& salt,
                                 std::span<std::int32_t> pages_by_partition) {
   KOHO_CHECK_EQ(pages_by_partition.size(), parents_.size());
@@ -62,7 +74,7 @@ void PrefixCache::count_matches(std::span<const Token> tokens,
   Key before;
   bool found = true;
   for (std::size_t i = 0; found && (i + 1) * page_tokens < tokens.size(); ++i) {
-    const std::span<const Token> wanted = tokens.subspan(i * page_tokens, page_tokens);
+    const Wanted wanted = page_of(tokens, given, i);
     const Key key = key_of(i == 0 ? nullptr : &before, salt, wanted);
     found = false;
     for (std::size_t p = 0; p < parents_.size(); ++p) {
@@ -80,16 +92,23 @@ void PrefixCache::count_matches(std::span<const Token> tokens,
 PageId PrefixCache::insert(PageId parent,
                            const CacheSalt& salt,
                            std::span<const Token> tokens,
+                           std::int32_t given,
                            PageId page) {
   KOHO_CHECK_EQ(tokens.size(), static_cast<std::size_t>(tokens_per_page_));
   KOHO_CHECK(parent == kNoPage || (pool_.cached(parent) && pool_.ref_count(parent) > 0));
-  const Key key = key_of(key_at(parent), salt, tokens);
-  const PageId known = find(key, parent, salt, tokens, pool_.partition_of(page));
+  const Wanted wanted{tokens, given};
+  const Key key = key_of(key_at(parent), salt, wanted);
+  const PageId known = find(key, parent, salt, wanted, pool_.partition_of(page));
   if (known != kNoPage) return known;
 
   pool_.set_cached(page);
   PageId& head = buckets_[bucket(key)];
-  at(page) = {.key = key, .salt = salt, .parent = parent, .bucket_next = head, .children = 0};
+  at(page) = {.key = key,
+              .salt = salt,
+              .parent = parent,
+              .bucket_next = head,
+              .children = 0,
+              .given = given};
   head = page;
   if (parent != kNoPage) ++at(parent).children;
   std::copy(tokens.begin(), tokens.end(),
@@ -120,13 +139,15 @@ std::span<const Token> PrefixCache::tokens(PageId page) const {
 
 PrefixCache::Key PrefixCache::key_of(const Key* before,
                                      const CacheSalt& salt,
-                                     std::span<const Token> tokens) {
+                                     const Wanted& wanted) {
   if (before == nullptr) {
     std::memcpy(hashed_.data(), &salt, sizeof(Key));
   } else {
     std::memcpy(hashed_.data(), before, sizeof(Key));
   }
-  std::memcpy(hashed_.data() + sizeof(Key), tokens.data(), tokens.size_bytes());
+  std::memcpy(hashed_.data() + sizeof(Key), wanted.tokens.data(), wanted.tokens.size_bytes());
+  std::memcpy(hashed_.data() + sizeof(Key) + wanted.tokens.size_bytes(), &wanted.given,
+              sizeof(wanted.given));
   const XXH128_hash_t hash = XXH3_128bits_withSecretandSeed(hashed_.data(), hashed_.size(),
                                                             secret_.data(), secret_.size(), seed_);
   return {hash.low64, hash.high64};
@@ -135,12 +156,13 @@ PrefixCache::Key PrefixCache::key_of(const Key* before,
 PageId PrefixCache::find(const Key& key,
                          PageId parent,
                          const CacheSalt& salt,
-                         std::span<const Token> wanted,
+                         const Wanted& wanted,
                          std::int32_t partition) const {
   for (PageId page = buckets_[bucket(key)]; page != kNoPage; page = at(page).bucket_next) {
     const Entry& entry = at(page);
     if (entry.key == key && entry.parent == parent && entry.salt == salt &&
-        pool_.partition_of(page) == partition && std::ranges::equal(tokens(page), wanted))
+        entry.given == wanted.given && pool_.partition_of(page) == partition &&
+        std::ranges::equal(tokens(page), wanted.tokens))
       return page;
   }
   return kNoPage;

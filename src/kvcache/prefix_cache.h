@@ -5,6 +5,9 @@
 // collision costs a comparison, never a wrong answer. Sized at construction; allocates nothing
 // after it; each operation is O(1) a page.
 //
+// A page is equal only if as many of its tokens were *given*, with a prompt, and the others output:
+// keys and values of both may differ in their last bits (Limits::redecodes_output).
+//
 // A partition of the pool has its own pages, so what one holds another may hold again; a sequence
 // finds the pages of its own partition only.
 //
@@ -43,23 +46,30 @@ class PrefixCache {
               std::int32_t tokens_per_page,
               const std::array<std::uint64_t, 4>& seed);
 
-  /// Takes references to the longest cached run of full pages that begins `tokens`, appends them to
-  /// `pages` and returns their number. Never the whole prompt: at least one token is left over, as
-  /// its logits are wanted.
+  /// Takes references to the longest cached run of full pages that begins `tokens`, of which the
+  /// first `given` were given, appends them to `pages` and returns their number. Never the whole
+  /// prompt: at least one token is left over, as its logits are wanted.
   std::int32_t match(std::span<const Token> tokens,
+                     std::int32_t given,
                      const CacheSalt& salt,
                      std::vector<PageHandle>& pages,
                      std::int32_t partition = 0);
   /// How many pages match() would find in each partition; takes no reference.
   void count_matches(std::span<const Token> tokens,
+                     std::int32_t given,
                      const CacheSalt& salt,
                      std::span<std::int32_t> pages_by_partition);
 
   /// Makes a full page findable behind `parent` (kNoPage: a first page) and returns the page that
   /// stands for these tokens: `page`, or the one that was there already in its partition, which the
-  /// caller then uses instead of its own. Requires: tokens.size() == tokens_per_page; page and
-  /// parent are owned by the caller, parent is cached.
-  PageId insert(PageId parent, const CacheSalt& salt, std::span<const Token> tokens, PageId page);
+  /// caller then uses instead of its own. The first `given` of the page's tokens were given.
+  /// Requires: tokens.size() == tokens_per_page; page and parent are owned by the caller, parent is
+  /// cached.
+  PageId insert(PageId parent,
+                const CacheSalt& salt,
+                std::span<const Token> tokens,
+                std::int32_t given,
+                PageId page);
 
   /// Forgets the partition's idle page that was used longest ago; false if there is none.
   bool evict_oldest(std::int32_t partition = 0);
@@ -88,18 +98,26 @@ class PrefixCache {
     PageId parent = kNoPage;
     PageId bucket_next = kNoPage;
     std::int32_t children = 0;
+    std::int32_t given = 0;
   };
+  /// A page's tokens, as they are looked for.
+  struct Wanted {
+    std::span<const Token> tokens;
+    std::int32_t given = 0;
+  };
+  /// Page `index` of a sequence whose first `given` tokens were given.
+  Wanted page_of(std::span<const Token> tokens, std::int32_t given, std::size_t index) const;
 
   const Entry& at(PageId page) const { return entries_[static_cast<std::size_t>(page)]; }
   Entry& at(PageId page) { return entries_[static_cast<std::size_t>(page)]; }
   std::size_t bucket(const Key& key) const { return key.low & (buckets_.size() - 1); }
   /// `before`: the predecessor's key, or null for a first page.
-  Key key_of(const Key* before, const CacheSalt& salt, std::span<const Token> tokens);
+  Key key_of(const Key* before, const CacheSalt& salt, const Wanted& wanted);
   const Key* key_at(PageId page) const { return page == kNoPage ? nullptr : &at(page).key; }
   PageId find(const Key& key,
               PageId parent,
               const CacheSalt& salt,
-              std::span<const Token> tokens,
+              const Wanted& wanted,
               std::int32_t partition) const;
   void forget(PageId page);
 
@@ -110,7 +128,7 @@ class PrefixCache {
   std::vector<Entry> entries_;
   std::vector<Token> tokens_;      // [pages, tokens_per_page]
   std::vector<PageId> buckets_;    // heads of chains through bucket_next; a power of two
-  std::vector<std::byte> hashed_;  // the bytes under the hash: predecessor's key, then tokens
+  std::vector<std::byte> hashed_;  // under the hash: predecessor's key, tokens, how many are given
   std::vector<PageId> parents_;    // by partition, while matches are counted
   std::int32_t size_ = 0;
   std::uint64_t evictions_ = 0;

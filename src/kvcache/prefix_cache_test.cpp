@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::array<std::uint64_t, 4> kSeed{1, 2, 3, 4};
 constexpr std::int32_t kPage = 4;
+constexpr std::int32_t kAllGiven = 1 << 20;
 
 /// A pool and its cache, and what a sequence does with them.
 struct Cache {
@@ -24,14 +25,14 @@ struct Cache {
   /// many pages were found.
   std::int32_t use(const std::vector<Token>& tokens, const CacheSalt& salt = {}) {
     std::vector<PageHandle> pages;
-    const std::int32_t found = prefix.match(tokens, salt, pages);
+    const std::int32_t found = prefix.match(tokens, kAllGiven, salt, pages);
     for (std::size_t i = pages.size(); i < tokens.size() / kPage; ++i) {
       PageHandle page = pool.allocate();
       if (page.page == kNoPage && prefix.evict_oldest()) page = pool.allocate();
       EXPECT_NE(page.page, kNoPage);
       const PageId parent = i == 0 ? kNoPage : pages.back().page;
-      const PageId cached =
-          prefix.insert(parent, salt, std::span(tokens).subspan(i * kPage, kPage), page.page);
+      const PageId cached = prefix.insert(parent, salt, std::span(tokens).subspan(i * kPage, kPage),
+                                          kPage, page.page);
       if (cached != page.page) {
         pages.push_back(pool.share(cached));
         pool.release(page);
@@ -90,8 +91,8 @@ TEST(PrefixCache, GivesTheKnownPageForEqualTokens) {
   const PageHandle first = cache.pool.allocate();
   const PageHandle second = cache.pool.allocate();
   const std::vector<Token> tokens = count(kPage);
-  EXPECT_EQ(cache.prefix.insert(kNoPage, {}, tokens, first.page), first.page);
-  EXPECT_EQ(cache.prefix.insert(kNoPage, {}, tokens, second.page), first.page);
+  EXPECT_EQ(cache.prefix.insert(kNoPage, {}, tokens, kPage, first.page), first.page);
+  EXPECT_EQ(cache.prefix.insert(kNoPage, {}, tokens, kPage, second.page), first.page);
   EXPECT_FALSE(cache.pool.cached(second.page));
 }
 
@@ -137,6 +138,31 @@ TEST(PrefixCache, AgreesWithAListOfKnownPrefixesOverManyRandomPrompts) {
   }
 }
 
+TEST(PrefixCache, TellsGivenTokensFromOutput) {
+  Cache cache(8);
+  PagePool& pool = cache.pool;
+  const std::vector<Token> tokens = count(13);
+  // A prompt of six tokens and six of output: pages with 4, 2 and 0 given ones.
+  PageId parent = kNoPage;
+  for (std::int32_t i = 0; i < 3; ++i) {
+    const std::span<const Token> of_page =
+        std::span(tokens).subspan(static_cast<std::size_t>(i) * kPage, kPage);
+    parent = cache.prefix.insert(parent, {}, of_page, std::clamp(6 - i * kPage, 0, kPage),
+                                 pool.allocate().page);
+  }
+  for (const auto& [given, pages] : {std::pair(6, 3), {13, 1}, {7, 1}, {4, 1}, {3, 0}, {0, 0}}) {
+    std::vector<PageHandle> found;
+    EXPECT_EQ(cache.prefix.match(tokens, given, {}, found), pages) << given;
+    std::array<std::int32_t, 1> counted{};
+    cache.prefix.count_matches(tokens, given, {}, counted);
+    EXPECT_EQ(counted[0], pages) << given;
+    for (const PageHandle page : found) pool.release(page);
+  }
+  EXPECT_EQ(cache.use(tokens), 1) << "the same tokens as a prompt";
+  EXPECT_EQ(cache.use(tokens), 3);
+  EXPECT_EQ(cache.prefix.size(), 5);
+}
+
 TEST(PrefixCache, FindsThePagesOfOnePartitionOnly) {
   PagePool pool(12, 3);
   PrefixCache prefix(pool, kPage, kSeed);
@@ -146,21 +172,22 @@ TEST(PrefixCache, FindsThePagesOfOnePartitionOnly) {
     PageId parent = kNoPage;
     for (std::size_t i = 0; i < (partition == 0 ? 2U : 3U); ++i) {
       const PageHandle page = pool.allocate(partition);
-      EXPECT_EQ(prefix.insert(parent, {}, std::span(tokens).subspan(i * kPage, kPage), page.page),
-                page.page);
+      EXPECT_EQ(
+          prefix.insert(parent, {}, std::span(tokens).subspan(i * kPage, kPage), kPage, page.page),
+          page.page);
       parent = page.page;
     }
   }
   std::array<std::int32_t, 3> found{};
-  prefix.count_matches(tokens, {}, found);
+  prefix.count_matches(tokens, kAllGiven, {}, found);
   EXPECT_EQ(found, (std::array<std::int32_t, 3>{2, 0, 3}));
-  prefix.count_matches(std::span(tokens).first(12), {}, found);
+  prefix.count_matches(std::span(tokens).first(12), kAllGiven, {}, found);
   EXPECT_EQ(found, (std::array<std::int32_t, 3>{2, 0, 2})) << "never the whole prompt";
-  prefix.count_matches(tokens, {1, 0}, found);
+  prefix.count_matches(tokens, kAllGiven, {1, 0}, found);
   EXPECT_EQ(found, (std::array<std::int32_t, 3>{0, 0, 0}));
   for (std::int32_t partition = 0; partition < 3; ++partition) {
     std::vector<PageHandle> pages;
-    prefix.match(tokens, {}, pages, partition);
+    prefix.match(tokens, kAllGiven, {}, pages, partition);
     EXPECT_EQ(pages.size(), partition == 0 ? 2U : partition == 1 ? 0U : 3U);
     for (const PageHandle page : pages) EXPECT_EQ(pool.partition_of(page.page), partition);
   }

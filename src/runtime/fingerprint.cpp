@@ -39,10 +39,11 @@ std::span<const CheckpointTensor> tensors_of(const LoadedModel& model) {
 std::string fingerprint_of(const Runtime& runtime) {
   const std::span<const CheckpointTensor> tensors = tensors_of(runtime.model());
   const RuntimeOptions& options = runtime.options();
-  std::string text =
-      fmt::format("{}|{}|{}|{}|{}|{}", options.ranks, static_cast<int>(*options.experts),
-                  static_cast<int>(options.attention), static_cast<int>(options.kv_dtype),
-                  static_cast<int>(options.device.kind), options.device.deterministic);
+  std::string text = fmt::format(
+      "{}|{}|{}|{}|{}|{}", options.ranks, static_cast<int>(*options.experts),
+      static_cast<int>(options.attention), static_cast<int>(options.kv_dtype),
+      static_cast<int>(options.device.kind),
+      options.device.deterministic ? static_cast<int>(*options.device.deterministic) : 2);
   if (tensors.empty()) {
     const ModelConfig& config = runtime.model().config;
     fmt::format_to(std::back_inserter(text), "|drawn {} {} {} {}", config.num_hidden_layers,

@@ -43,6 +43,10 @@ struct Limits {
   /// Entries of logit bias lists over all running sequences.
   std::int32_t bias_entries_max = 16384;
   bool prefix_cache = true;
+  /// Where decode and prefill give a token other bits, as on GPUs, and a request's are not to
+  /// depend on the rest: output tokens are decoded when they are computed again, too, and pages
+  /// that hold some are found for output only. False: they are computed again as a prompt is.
+  bool redecodes_output = false;
 
   std::int32_t pages_of(std::int32_t tokens) const {
     return (tokens + tokens_per_page - 1) / tokens_per_page;

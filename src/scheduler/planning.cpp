@@ -21,6 +21,7 @@ void clear(StepBatch& batch, std::int64_t step) {
   batch.step = step;
   batch.rows.clear();
   batch.decodes = 0;
+  batch.redecoded = 0;
   batch.tokens = 0;
   batch.prefill_cost = 0;
   batch.samples = 0;
@@ -65,7 +66,7 @@ void Scheduler::plan_decodes(StepBatch& batch) {
     Sequence& sequence = at(index);
     // An older sequence may have preempted it earlier in this loop.
     if (sequence.state != SequenceState::running) continue;
-    if (sequence.paused || sequence.remaining() != 1) continue;
+    if (sequence.paused || sequence.remaining() != 1 || prefills(sequence)) continue;
     if (!secure_page(batch, sequence)) continue;
     add_row(batch, sequence, 1, false);
   }
@@ -87,7 +88,7 @@ std::int32_t Scheduler::prefill_budget(const StepBatch& batch, std::int32_t part
 void Scheduler::plan_prefills(StepBatch& batch, bool admits) {
   order_.clear();
   for (const std::int32_t index : running_)
-    if (!at(index).paused && at(index).remaining() > 1) order_.push_back(index);
+    if (!at(index).paused && prefills(at(index))) order_.push_back(index);
   line_is_blocked_ = waiting_.size() > 0 && waiting_.first()->id == line_blocked_;
   if (prefill_budget(batch) <= 0) return;
   if (order_.empty() && (!admits || waiting_.size() == 0)) return;
@@ -96,6 +97,7 @@ void Scheduler::plan_prefills(StepBatch& batch, bool admits) {
   grant_by_turn(batch, admits);
   // All by turn: nobody is admitted behind one that does not fit.
   grant_fairly(batch, admits && limits_.turn_percent < 100);
+  if (limits_.redecodes_output) plan_output_again(batch);
   for (const std::int32_t index : order_) {
     Sequence& sequence = at(index);
     const std::int32_t tokens = std::exchange(sequence.granted, 0);
@@ -103,6 +105,22 @@ void Scheduler::plan_prefills(StepBatch& batch, bool admits) {
     fair_.charge(sequence, tokens);
     add_row(batch, sequence, tokens, sequence.last_row_step < sequence.admitted_step);
   }
+}
+
+void Scheduler::plan_output_again(StepBatch& batch) {
+  // Each running sequence has a row; the others are shared out.
+  std::int32_t rows = limits_.sequences_max - static_cast<std::int32_t>(running_.size());
+  for (const std::int32_t index : order_) {
+    Sequence& sequence = at(index);
+    if (sequence.granted == 0 || in_prompt(sequence)) continue;
+    const std::int32_t tokens = std::min(std::exchange(sequence.granted, 0), 1 + rows);
+    rows -= tokens - 1;
+    fair_.charge(sequence, tokens);
+    for (std::int32_t i = 0; i < tokens; ++i)
+      add_row(batch, sequence, 1, sequence.last_row_step < sequence.admitted_step);
+  }
+  const auto decodes = static_cast<std::int32_t>(batch.rows.size());
+  batch.redecoded = decodes - std::exchange(batch.decodes, decodes);
 }
 
 std::int32_t Scheduler::turn_tokens() {
@@ -348,7 +366,7 @@ void Scheduler::weigh_partitions(const Sequence& sequence) {
         static_cast<std::int32_t>(other.pages.size());
   }
   if (!limits_.prefix_cache) return;
-  prefix_.count_matches(sequence.tokens, sequence.salt, matches_);
+  prefix_.count_matches(sequence.tokens, given_tokens(sequence), sequence.salt, matches_);
   for (std::size_t p = 0; p < loads_.size(); ++p) loads_[p] -= matches_[p];
 }
 
@@ -393,7 +411,8 @@ std::int32_t Scheduler::share_pages(Sequence& sequence, PageHandle& copy_from) {
     }
   }
   if (!limits_.prefix_cache) return 0;
-  return prefix_.match(sequence.tokens, sequence.salt, sequence.pages, sequence.partition) *
+  return prefix_.match(sequence.tokens, given_tokens(sequence), sequence.salt, sequence.pages,
+                       sequence.partition) *
          page_tokens;
 }
 
@@ -406,7 +425,7 @@ void Scheduler::add_row(StepBatch& batch, Sequence& sequence, std::int32_t count
   row.samples = row.start + count == sequence.length() && sequence.length() < sequence.length_max;
   row.takes_last = row.start >= sequence.known();
   row.admitted = admitted;
-  KOHO_CHECK_LT(sequence.last_row_step, step_);
+  KOHO_CHECK(sequence.last_row_step < step_ || (limits_.redecodes_output && count == 1));
   KOHO_CHECK(!row.takes_last || count == 1);
   const std::int32_t end = row.start + count;
   KOHO_CHECK_LE(limits_.pages_of(end), static_cast<std::int32_t>(sequence.pages.size()));

@@ -251,7 +251,9 @@ void Scheduler::register_pages(Sequence& sequence) {
     const std::span<const Token> tokens = std::span(sequence.tokens)
                                               .subspan(i * static_cast<std::size_t>(page_tokens),
                                                        static_cast<std::size_t>(page_tokens));
-    const PageId cached = prefix_.insert(parent, sequence.salt, tokens, own.page);
+    const std::int32_t given =
+        std::clamp(given_tokens(sequence) - sequence.registered * page_tokens, 0, page_tokens);
+    const PageId cached = prefix_.insert(parent, sequence.salt, tokens, given, own.page);
     if (cached != own.page) {
       sequence.pages[i] = pool_.share(cached);
       pool_.release(own);
@@ -308,7 +310,7 @@ void Scheduler::end_waiting(Sequence& sequence) {
 std::int32_t Scheduler::tokens_to_compute(const Sequence& sequence) {
   if (starts_from_parent(sequence)) return 1;
   if (!limits_.prefix_cache) return sequence.known();
-  prefix_.count_matches(sequence.tokens, sequence.salt, matches_);
+  prefix_.count_matches(sequence.tokens, given_tokens(sequence), sequence.salt, matches_);
   return sequence.known() - std::ranges::max(matches_) * limits_.tokens_per_page;
 }
 

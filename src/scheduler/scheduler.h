@@ -163,9 +163,26 @@ class Scheduler {
   std::int32_t paid_by(const Sequence& sequence, std::int32_t budget) const;
   /// Of the running prefills, the first by fair order that can be given more, or nullptr.
   Sequence* fairest_running(const StepBatch& batch);
-  /// Tokens of a running sequence that this step does not compute yet.
-  static std::int32_t left_of(const Sequence& sequence) {
-    return sequence.remaining() - sequence.granted;
+  /// Whether a running sequence's next tokens are prefill, not its one decode of the step.
+  bool prefills(const Sequence& sequence) const {
+    return sequence.remaining() > 1 || (sequence.remaining() == 1 && in_prompt(sequence));
+  }
+  /// Whether its next token is one of the prompt that is never decoded.
+  bool in_prompt(const Sequence& sequence) const {
+    return limits_.redecodes_output && sequence.planned < sequence.prompt_length;
+  }
+  /// Tokens of a running sequence that one row can hold and this step does not compute yet.
+  std::int32_t left_of(const Sequence& sequence) const {
+    const std::int32_t left = sequence.remaining() - sequence.granted;
+    return in_prompt(sequence)
+               ? std::min(left, sequence.prompt_length - sequence.planned - sequence.granted)
+               : left;
+  }
+  /// Decodes output tokens again, as many as were granted and have rows.
+  void plan_output_again(StepBatch& batch);
+  /// The tokens of a sequence that came with its prompt, as far as the prefix cache is to tell.
+  std::int32_t given_tokens(const Sequence& sequence) const {
+    return limits_.redecodes_output ? sequence.prompt_length : sequence.known();
   }
   /// The part of a partition's prefill share that goes by turn in this step.
   std::int32_t turn_tokens();

@@ -10,7 +10,8 @@
 
 namespace koho {
 
-/// One sequence's share of a step: tokens start .. start+count-1.
+/// A row of a step: tokens start .. start+count-1 of a sequence. One of a sequence, but for output
+/// that is computed again (Limits::redecodes_output): a row a token.
 struct StepRow {
   SequenceId sequence;
   std::int32_t batch_slot = -1;
@@ -38,8 +39,9 @@ struct PageCopy {
 
 struct StepBatch {
   std::int64_t step = 0;
-  std::vector<StepRow> rows;  // rows of one token first
-  std::int32_t decodes = 0;   // the number of these
+  std::vector<StepRow> rows;   // rows of one token first
+  std::int32_t decodes = 0;    // the number of these that are decodes, first of all
+  std::int32_t redecoded = 0;  // of these, output that is computed again: prefill but for its form
   std::int32_t tokens = 0;
   std::int32_t prefill_cost = 0;  // of the prefill budget: the tokens of prefill, or more where
                                   // Limits::attention_tokens counts

@@ -166,6 +166,13 @@ Result<std::string> device_name(const DeviceOptions& options) {
   return backend->description();
 }
 
+Result<bool> redecodes_output(const DeviceOptions& options) {
+  if (options.kind != DeviceKind::cuda) return false;  // decode and prefill have the same bits
+  if (options.deterministic) return *options.deterministic;
+  KOHO_TRY_ASSIGN(const CudaProperties properties, cuda_properties(device_of(options, 0)));
+  return properties.compute_capability == 90 && !options.portable_only;
+}
+
 Result<std::int64_t> device_memory_bytes(const DeviceOptions& options) {
   if (options.kind == DeviceKind::cuda) return cuda_memory_bytes(device_of(options, 0));
   return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);

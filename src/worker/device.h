@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,7 +38,7 @@ struct DeviceOptions {
   std::vector<int> devices{};  // GPUs, one for each rank or one for all; empty: the rank's number
   std::int64_t threads = 0;    // of all ranks together on the CPU; 0 = one a core
   CpuIsa isa = CpuIsa::automatic;
-  bool deterministic = false;                      // CudaOptions::deterministic; the CPU always is
+  std::optional<bool> deterministic{};             // CudaOptions::deterministic; the CPU always is
   bool portable_only = false;                      // CudaOptions::portable_only
   const SyntheticAddressMap* synthetic = nullptr;  // CudaOptions::synthetic
   CollectiveTransport collectives = CollectiveTransport::automatic;  // of several GPUs
@@ -81,6 +82,10 @@ Status check_devices(const DeviceOptions& options, std::int64_t ranks);
 /// The name of rank 0's GPU, or the CPU backend's own description: "NVIDIA H200", "cpu avx512 2
 /// threads". Errors: those of make_cpu_backend and cuda_properties.
 Result<std::string> device_name(const DeviceOptions& options);
+
+/// Limits::redecodes_output on this device: true of a GPU whose answers are not to depend on their
+/// batch, as DeviceOptions::deterministic says or leaves to it. Errors: those of cuda_properties.
+Result<bool> redecodes_output(const DeviceOptions& options);
 
 /// Memory of rank 0's GPU, used or not; on the CPU the host's. Errors: those of cuda_memory_bytes.
 Result<std::int64_t> device_memory_bytes(const DeviceOptions& options);

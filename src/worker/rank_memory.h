@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <type_traits>
 
@@ -52,7 +53,7 @@ struct WorkerTask {
   Shard shard;  // the rank is its own
   DeviceKind device = DeviceKind::cpu;
   CpuIsa isa = CpuIsa::automatic;
-  bool deterministic = false;
+  std::optional<bool> deterministic;  // DeviceOptions::deterministic
   bool portable_only = false;
   CollectiveTransport collectives = CollectiveTransport::automatic;
   std::int64_t threads = 0;  // DeviceOptions::threads
@@ -77,6 +78,7 @@ struct LoadTask {
 struct DeviceReport {
   std::int64_t total_bytes = 0;
   std::int64_t free_bytes = 0;
+  bool redecodes_output = false;  // of the device: worker/device.h
   FlatText<128> name;
 };
 static_assert(std::is_trivially_copyable_v<WorkerTask> && std::is_trivially_copyable_v<LoadTask> &&

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,7 @@ std::size_t num_requests();
 /// What every run of a comparison has in common.
 struct EngineSetup {
   DeviceKind device = DeviceKind::cpu;
-  bool deterministic = false;  // of a GPU
+  std::optional<bool> deterministic{};  // of a GPU
   CpuIsa isa = CpuIsa::automatic;
   std::int64_t ranks = 1;
   DType kv_dtype = DType::bf16;

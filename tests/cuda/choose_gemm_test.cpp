@@ -120,6 +120,11 @@ TEST(ChooseGemm, RunsHoppersKernelsForBlockScales) {
         << tokens;
     EXPECT_EQ(choose_gemm(p, kOtherDeterministic), GemmKernel::grouped_decode) << tokens;
   }
+  for (const int tokens : {17, 32, 33, 128}) {
+    p.tokens = tokens;
+    EXPECT_EQ(choose_unswapped_config(p, kHopper.multiprocessors).rows > 0, tokens > 32) << tokens;
+  }
+  p.tokens = 4096;
   p.rows = 14336;
   p.tiles = p.rows / kTileRows;
   EXPECT_EQ(choose_gemm(p, kHopperDeterministic), GemmKernel::prefill_192);

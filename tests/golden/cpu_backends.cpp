@@ -16,6 +16,8 @@ const char* isa_name(CpuIsa isa) {
       return "avx2";
     case CpuIsa::avx512:
       return "avx512";
+    case CpuIsa::avx512_bf16:
+      return "avx512_bf16";
     case CpuIsa::amx:
       return "amx";
   }

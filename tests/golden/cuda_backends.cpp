@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA backend in three modes: portable kernels, deterministic, and as it serves. None without
-// a GPU.
+// The CUDA backend in three modes: portable kernels, with
+// cuBLASLt, and as it serves. None without a GPU.
 #include "cuda/cuda_backend.h"
 #include "tests/golden/backends.h"
 
@@ -11,7 +11,7 @@ std::vector<GoldenBackend> golden_backends() {
   if (!probe.ok() && probe.error().code == ErrorCode::not_found) return {};
   // Anything else than a missing GPU fails when the machine is opened.
   return {{"portable", false, [] { return make_cuda_backend({.portable_only = true}); }},
-          {"deterministic", false, [] { return make_cuda_backend({.deterministic = true}); }},
+          {"cublaslt", false, [] { return make_cuda_backend({.deterministic = false}); }},
           {"cuda", true, [] { return make_cuda_backend({}); }}};
 }
 

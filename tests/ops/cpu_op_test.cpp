@@ -24,6 +24,7 @@ struct IsaName {
 constexpr IsaName kIsaNames[] = {{CpuIsa::scalar, "plain"},
                                  {CpuIsa::avx2, "avx2"},
                                  {CpuIsa::avx512, "avx512"},
+                                 {CpuIsa::avx512_bf16, "avx512_bf16"},
                                  {CpuIsa::amx, "amx"}};
 
 const char* isa_name(CpuIsa isa) {

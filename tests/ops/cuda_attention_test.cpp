@@ -105,14 +105,14 @@ TEST_F(CudaAttention, LongPromptsAreReproducible) {
   const DeviceArray contexts = integers({1}, kContext, 0);
   const DeviceArray tables = integers({1, kPages}, 0, 1);
   for (const DType dtype : {DType::bf16, DType::f8_e4m3})
-    for (const std::int64_t group : {12, 16}) {
-      SCOPED_TRACE("group " + std::to_string(group) + ", KOHO_OP_SEED=" + std::to_string(seed_));
+    for (const auto& [query_heads, kv_heads] : {std::pair{36, 3}, std::pair{32, 2}}) {
+      SCOPED_TRACE(std::to_string(query_heads) + " heads, KOHO_OP_SEED=" + std::to_string(seed_));
       Random random(seed_);
-      const HeadShape heads{2 * group, 2, kWidth, 64};
+      const HeadShape heads{query_heads, kv_heads, kWidth, 64};
       const DeviceArray q(
           backend,
           random_values(random, DType::bf16, {kRows, heads.query_heads, kWidth}, Spread::normal));
-      const RandomPages pages(backend, random, dtype, {kPages, 2, kPageTokens, kWidth}, 0.1);
+      const RandomPages pages(backend, random, dtype, {kPages, kv_heads, kPageTokens, kWidth}, 0.1);
       Batch batch;
       batch.tokens = kRows;
       batch.sequences = 1;

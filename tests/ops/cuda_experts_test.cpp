@@ -201,6 +201,7 @@ constexpr ExpertLayer kExpertLayers[] = {
     {"the same, odd numbers of tiles", 4160, 1440, 0, 4, 16, 8, true, 30},
     {"sliced in eight, more tiles than fit at once", 1280, 192, 0, 70, 70, 8, true, 67},
     {"a prompt of GLM-4.5-Air", 4096, 1408, 0, 10, 10, 8, true, 333},
+    {"a shorter one, token blocks of 160", 4096, 1408, 0, 10, 10, 8, true, 165},
     {"a prompt on one of four ranks", 5120, 1536, 3, 4, 12, 8, false, 400},
     {"a prompt, sliced in eight", 5120, 192, 0, 12, 12, 8, true, 2401},
     {"a prompt whose tokens have few experts here", 5120, 192, 3, 4, 12, 8, true, 1030}};

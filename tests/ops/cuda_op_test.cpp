@@ -50,7 +50,7 @@ OpCaseOptions promises(Mode mode, const std::string& name) {
           .sampling_weight_error = sampling_error,
           // 16 parts of two chains each; the plain form has more.
           .router_chains = 32.0,
-          .decode_matches_prefill = deterministic,
+          .decode_matches_prefill = false,
           .instruction_error = portable ? 0.0 : instruction_error};
 }
 

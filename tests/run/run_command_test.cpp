@@ -430,6 +430,19 @@ TEST_F(RunCommand, ABenchOfNothingIsAnErrorThatNamesWhatThereIs) {
   }
 }
 
+/// A flag that was not given is neither of its two forms.
+TEST_F(RunCommand, ABenchsFileHasAFlagOnlyIfItWasGiven) {
+  const std::string command = "bench latency --model " + kModel + " --device cpu";
+  const std::string rest = " --batch 1 --context 64 --prefill 0 --no-classes";
+  for (const std::string flag : {"", " --deterministic", " --no-deterministic"}) {
+    const Ran ran = koho(command + flag + rest + " --out bench.json");
+    ASSERT_EQ(ran.exit_code, 0) << ran.errors;
+    const Result<json::Value> file = json::parse(read("bench.json"));
+    ASSERT_TRUE(file.ok()) << file.error().message;
+    EXPECT_EQ(*file->find("command")->string(), "koho " + command + flag + rest);
+  }
+}
+
 TEST_F(RunCommand, ABenchsFileSaysWhatWasMeasuredAndHowToRepeatIt) {
   const std::string command = "bench latency --model " + kModel +
                               " --device cpu --batch 1,2 --context 64 --prefill 0 --no-classes";

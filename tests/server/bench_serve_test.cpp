@@ -136,6 +136,10 @@ TEST_F(BenchServe, MeasuresAServer) {
   EXPECT_EQ(text_at(result, "model_id"), kTiny);
   EXPECT_EQ(text_at(result, "tokenizer_id"), kTiny);
   EXPECT_EQ(text_at(result_of(lines + "7"), "total_output_tokens"), "14");
+  ASSERT_EQ(sh("mkfifo pipe && (timeout 30 sh -c 'cat lines.jsonl >pipe' &)"), 0);
+  result = result_of(url + " --dataset-name custom --dataset-path pipe --custom-output-len -1" +
+                     " --num-prompts 2 --ignore-eos");
+  EXPECT_EQ(text_at(result, "total_output_tokens"), "8") << "the same lines through a pipe";
 
   // Requests that the server refuses.
   EXPECT_EQ(bench(url + " --num-prompts 2 --random-input-len 4 --top-p 7"), 7) << read("err");

@@ -94,7 +94,7 @@ Answer read(OutputStream& stream) {
 std::vector<Answer> answers(const std::vector<Golden>& prompts,
                             RuntimeOptions options,
                             bool alone = false) {
-  const bool deterministic = options.device.deterministic;
+  const std::optional<bool> deterministic = options.device.deterministic;
   options.device = test_device(options.ranks);
   options.device.deterministic = deterministic;
   const char* executor = std::getenv("KOHO_TEST_EXECUTOR");

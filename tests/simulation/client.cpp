@@ -25,11 +25,12 @@ void FakeDecoder::flush(std::string& text) {
   pending_.clear();
 }
 
-Client::Client(const Request& request, std::int32_t vocabulary, bool with_text)
+Client::Client(const Request& request, std::int32_t vocabulary, bool with_text, bool tells_decodes)
     : request_(request),
       grammar_(static_cast<const FakeGrammar*>(request.grammar.get())),
       vocabulary_(vocabulary),
-      with_text_(with_text) {
+      with_text_(with_text),
+      tells_decodes_(tells_decodes) {
   const SamplingParameters& sampling = request_.sampling;
   penalties_ = has_penalties(sampling);
   std::uint64_t content = kRootContent;
@@ -162,7 +163,7 @@ std::string Client::check(const OutputEvent& event) {
   ++tokens_read_;
   ++choice.tokens;
   choice.output.push_back(token);
-  choice.content = slot_content(choice.content, token);
+  choice.content = slot_content(choice.content, token, tells_decodes_);
   choice.history = slot_content(choice.history, token);
   if (event.choice == 0) output_.push_back(token);
   if (token == request_.reasoning_begin) choice.in_reasoning = true;

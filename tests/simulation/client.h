@@ -28,7 +28,11 @@ class FakeDecoder final : public TextDecoder {
 
 class Client {
  public:
-  Client(const Request& request, std::int32_t vocabulary, bool with_text);
+  /// `tells_decodes`: as FakeExecutor's.
+  Client(const Request& request,
+         std::int32_t vocabulary,
+         bool with_text,
+         bool tells_decodes = false);
 
   /// Compares one event with the truth; returns what is wrong, or empty.
   std::string check(const OutputEvent& event);
@@ -82,6 +86,7 @@ class Client {
   const FakeGrammar* grammar_;  // null: none
   std::int32_t vocabulary_;
   bool with_text_;
+  bool tells_decodes_;
   bool penalties_;
   std::vector<Choice> choices_;
   std::vector<Token> output_;  // of the first choice

@@ -61,6 +61,7 @@ EngineLimits World::draw_limits(Random& random, std::int32_t shrink) {
   s.turn_percent = random.chance(200) ? 100 : random.in(1, 99);
   s.bias_entries_max = random.in(8, 40);
   s.prefix_cache = random.chance(900);
+  s.redecodes_output = s.turn_percent % 3 == 0;
   limits.vocabulary = random.in(8, 200);
   limits.stream_events_per_choice = random.in(4, 24);
   limits.step_deadline_us = 5'000'000;
@@ -217,7 +218,8 @@ void World::arrive() {
   if (poison) request.sampling.seed = static_cast<std::int64_t>(kPoison);
   const Status valid = validate(request, limits_);
   if (!valid.ok()) throw Violation(26, valid.error().message);
-  auto client = std::make_unique<Client>(request, limits_.vocabulary, habits_.text);
+  auto client = std::make_unique<Client>(request, limits_.vocabulary, habits_.text,
+                                         limits_.scheduler.redecodes_output);
   const auto capacity = static_cast<std::size_t>(limits_.stream_events_per_choice) *
                         static_cast<std::size_t>(request.choices);
   client->stream = std::make_shared<OutputStream>(capacity, 0, std::function<void()>(),

@@ -10,8 +10,8 @@
 
 namespace koho::simulation {
 
-std::uint64_t slot_content(std::uint64_t before, Token token) {
-  return mix(before, static_cast<std::uint64_t>(token));
+std::uint64_t slot_content(std::uint64_t before, Token token, bool decoded) {
+  return mix(before, static_cast<std::uint64_t>(token) ^ (std::uint64_t{decoded} << 63U));
 }
 
 std::uint64_t draw_hash(std::uint64_t content,
@@ -21,8 +21,9 @@ std::uint64_t draw_hash(std::uint64_t content,
   return mix(mix(content, seed), static_cast<std::uint64_t>(output_position) ^ history);
 }
 
-FakeExecutor::FakeExecutor(const PlanBounds& bounds)
+FakeExecutor::FakeExecutor(const PlanBounds& bounds, bool tells_decodes)
     : bounds_(bounds),
+      tells_decodes_(tells_decodes),
       table_entries_((bounds.context_max + bounds.tokens_per_page - 1) / bounds.tokens_per_page) {
   for (auto& plan : plans_) plan.resize(plan_bytes(bounds.counts_max()) / 8);
   const auto batch_slots = static_cast<std::size_t>(bounds.sequences_max);
@@ -200,6 +201,7 @@ void FakeExecutor::update_tables(const StepPlan& plan) {
 
 void FakeExecutor::compute(const StepPlan& plan, std::size_t sequence) {
   const std::int32_t batch_slot = plan.batch_slots[sequence];
+  const bool decoded = tells_decodes_ && std::cmp_less(sequence, plan.decodes);
   const auto slot_of = [&](std::int32_t position) -> std::int64_t {
     const std::int32_t page = tables_[static_cast<std::size_t>(batch_slot * table_entries_ +
                                                                position / bounds_.tokens_per_page)];
@@ -227,7 +229,7 @@ void FakeExecutor::compute(const StepPlan& plan, std::size_t sequence) {
     }
     const Token id = plan.token_ids[i] >= 0 ? plan.token_ids[i]
                                             : last_sampled_[static_cast<std::size_t>(batch_slot)];
-    contents_[static_cast<std::size_t>(plan.slots[i])] = slot_content(before, id);
+    contents_[static_cast<std::size_t>(plan.slots[i])] = slot_content(before, id, decoded);
   }
 }
 

@@ -22,9 +22,10 @@
 
 namespace koho::simulation {
 
-/// The content of a slot: a hash of the token and of the slot before it.
+/// The content of a slot: a hash of the token, of the slot before it and, under
+/// Limits::redecodes_output, of whether it was decoded.
 inline constexpr std::uint64_t kRootContent = 0x6b6f686f;
-std::uint64_t slot_content(std::uint64_t before, Token token);
+std::uint64_t slot_content(std::uint64_t before, Token token, bool decoded = false);
 /// A request with this seed brings the ranks down when they draw its first token.
 inline constexpr std::uint64_t kPoison = 0x706f69736f6e;
 /// The token drawn with this content at the end; `history` stands for the token counts (0: none).
@@ -38,7 +39,8 @@ class FakeExecutor final : public Executor {
   /// What goes wrong with the oldest result; taken back after one collect.
   enum class Fault : std::uint8_t { none, error, wrong_count, stale, early, bad_token, nan };
 
-  explicit FakeExecutor(const PlanBounds& bounds);
+  /// `tells_decodes`: a decoded token's slot has another content than a prefilled one's.
+  explicit FakeExecutor(const PlanBounds& bounds, bool tells_decodes = false);
 
   // ---- Executor
   std::span<std::byte> plan_space() override;
@@ -78,6 +80,7 @@ class FakeExecutor final : public Executor {
   void complain(std::string text);
 
   PlanBounds bounds_;
+  bool tells_decodes_;
   std::int32_t table_entries_;
   std::array<std::vector<std::uint64_t>, 2> plans_;  // as results_
   std::vector<std::int32_t> tables_;                 // [batch slots, entries]

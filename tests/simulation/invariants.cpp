@@ -87,9 +87,10 @@ void Invariants::check_launch(const StepBatch& batch) {
 }
 
 void Invariants::check_shares(const StepBatch& batch) {
-  const std::int32_t whole = batch.decodes == 0 ? limits_.step_tokens_max
-                                                : std::min(limits_.step_tokens_max - batch.decodes,
-                                                           limits_.mixed_prefill_tokens_max);
+  const std::int32_t decodes = batch.decodes - batch.redecoded;
+  const std::int32_t whole =
+      decodes == 0 ? limits_.step_tokens_max
+                   : std::min(limits_.step_tokens_max - decodes, limits_.mixed_prefill_tokens_max);
   const std::int32_t share = (whole + limits_.partitions - 1) / limits_.partitions;
   std::ranges::fill(loads_, 0);
   for (std::size_t i = static_cast<std::size_t>(batch.decodes); i < batch.rows.size(); ++i) {
@@ -103,8 +104,9 @@ void Invariants::check_shares(const StepBatch& batch) {
 }
 
 void Invariants::check_balance(const StepBatch& batch) {
-  // Sequences that left in this step may have weighed when others were placed.
-  if (limits_.partitions == 1 || !batch.preempted.empty()) return;
+  // Sequences that left in this step may have weighed when others were placed; output that is
+  // decoded again comes before prompts that were placed earlier.
+  if (limits_.partitions == 1 || !batch.preempted.empty() || batch.redecoded > 0) return;
   std::ranges::fill(loads_, 0);
   const auto load_of = [this](const Sequence& sequence) -> std::int32_t& {
     return loads_[static_cast<std::size_t>(sequence.partition)];
@@ -135,19 +137,43 @@ void Invariants::check_balance(const StepBatch& batch) {
   }
 }
 
+bool Invariants::is_decoded(const Sequence& sequence, std::int32_t token) const {
+  return limits_.redecodes_output && token >= sequence.prompt_length;
+}
+
+/// Output tokens are decodes whenever they are computed, prompts never.
+void Invariants::check_kind(const StepBatch& batch, std::size_t index) const {
+  if (!limits_.redecodes_output) return;
+  const StepRow& row = batch.rows[index];
+  const Sequence& sequence = *scheduler_.find(row.sequence);
+  const bool decode = std::cmp_less(index, batch.decodes);
+  require(decode == is_decoded(sequence, row.start) &&
+              decode == is_decoded(sequence, row.start + row.count - 1),
+          36, "tokens {}+{} of a prompt of {} are {}", row.start, row.count, sequence.prompt_length,
+          decode ? "decoded" : "prefilled");
+}
+
 void Invariants::check_rows(const StepBatch& batch) {
   std::ranges::fill(batch_slots_, std::int8_t{0});
   std::int32_t tokens = 0;
   std::int32_t samples = 0;
-  for (const StepRow& row : batch.rows) {
+  for (std::size_t index = 0; index < batch.rows.size(); ++index) {
+    const StepRow& row = batch.rows[index];
     const Sequence* sequence = scheduler_.find(row.sequence);
     require(sequence != nullptr && sequence->state == SequenceState::running, 10,
             "a row of a sequence that does not run");
-    require(++batch_slots_[static_cast<std::size_t>(row.batch_slot)] == 1, 10,
+    check_kind(batch, index);
+    // Output that is computed again is in a step token by token.
+    const bool more =
+        index + 1 < batch.rows.size() && batch.rows[index + 1].sequence == row.sequence;
+    require(
+        !more || (is_decoded(*sequence, row.start) && batch.rows[index + 1].start == row.start + 1),
+        10, "batch slot {} is in a step twice", row.batch_slot);
+    require(more || ++batch_slots_[static_cast<std::size_t>(row.batch_slot)] == 1, 10,
             "batch slot {} is in a step twice", row.batch_slot);
     require(row.batch_slot == sequence->batch_slot, 10, "batch slot {} instead of {}",
             row.batch_slot, sequence->batch_slot);
-    require(row.start + row.count == sequence->planned && row.count > 0, 6,
+    require((more || row.start + row.count == sequence->planned) && row.count > 0, 6,
             "a row of tokens {}+{} with {} planned", row.start, row.count, sequence->planned);
     const std::int32_t length = sequence->length() - (row.samples ? 1 : 0);
     require(row.samples == (row.start + row.count == length && length < sequence->length_max), 6,
@@ -169,10 +195,11 @@ void Invariants::check_rows(const StepBatch& batch) {
   require(tokens <= limits_.step_tokens_max, 11, "{} tokens in a step", tokens);
   require(size_of(batch.rows) <= limits_.sequences_max, 11, "{} rows", batch.rows.size());
   const std::int32_t prefill = batch.prefill_cost;
-  require(prefill >= tokens - batch.decodes, 11, "{} tokens of prefill cost {}",
-          tokens - batch.decodes, prefill);
-  require(batch.decodes == 0 || prefill <= limits_.mixed_prefill_tokens_max, 21,
-          "prefill of {} beside {} decodes", prefill, batch.decodes);
+  const std::int32_t decodes = batch.decodes - batch.redecoded;
+  require(prefill >= tokens - decodes, 11, "{} tokens of prefill cost {}", tokens - decodes,
+          prefill);
+  require(decodes == 0 || prefill <= limits_.mixed_prefill_tokens_max, 21,
+          "prefill of {} beside {} decodes", prefill, decodes);
   require(limits_.prefill_tokens_max == 0 || prefill <= limits_.prefill_tokens_max, 21,
           "prefill above its budget");
 }
@@ -282,7 +309,7 @@ void Invariants::check_admitted(const Sequence& sequence, const StepRow& row) {
   std::uint64_t content = kRootContent;
   for (std::int32_t i = 0; i < sequence.known(); ++i) {
     const auto at = static_cast<std::size_t>(i);
-    content = slot_content(content, sequence.tokens[at]);
+    content = slot_content(content, sequence.tokens[at], is_decoded(sequence, i));
     require(truth.contents[at] == content, 14, "token {} changed while the sequence waited", i);
   }
   require(row.start < sequence.known(), 16, "the whole prompt was found in the cache");
@@ -321,10 +348,16 @@ void Invariants::check_sequence(const Sequence& sequence) {
   require(sequence.known() >= sequence.prompt_length && sequence.length() <= sequence.length_max, 6,
           "{} tokens known and {} in flight of {}", sequence.known(), sequence.in_flight_samples,
           sequence.length_max);
-  require(sequence.in_flight_samples <= sequence.in_flight_rows &&
-              sequence.in_flight_rows <= scheduler_.steps_in_flight(),
-          24, "{} rows in flight in {} steps", sequence.in_flight_rows,
-          scheduler_.steps_in_flight());
+  std::int32_t rows_max = scheduler_.steps_in_flight();
+  if (limits_.redecodes_output && sequence.in_flight_rows > rows_max) {
+    rows_max = 0;
+    for (std::int32_t i = 0; i < scheduler_.steps_in_flight(); ++i)
+      rows_max += static_cast<std::int32_t>(
+          std::ranges::count(scheduler_.in_flight(i).rows, sequence.id, &StepRow::sequence));
+  }
+  require(
+      sequence.in_flight_samples <= sequence.in_flight_rows && sequence.in_flight_rows <= rows_max,
+      24, "{} rows in flight in {} steps", sequence.in_flight_rows, scheduler_.steps_in_flight());
   const OutputStream& stream = loop_.stream_of(sequence);
   std::size_t& to_come = to_come_[static_cast<std::size_t>(stream.request_index)];
   to_come += static_cast<std::size_t>(sequence.in_flight_samples);
@@ -444,7 +477,8 @@ Invariants::Truth& Invariants::truth_of(const Sequence& sequence) {
   while (truth.contents.size() < sequence.tokens.size()) {
     const std::size_t i = truth.contents.size();
     const std::uint64_t before = i == 0 ? kRootContent : truth.contents[i - 1];
-    truth.contents.push_back(slot_content(before, sequence.tokens[i]));
+    truth.contents.push_back(slot_content(before, sequence.tokens[i],
+                                          is_decoded(sequence, static_cast<std::int32_t>(i))));
   }
   return truth;
 }

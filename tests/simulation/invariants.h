@@ -46,6 +46,9 @@ class Invariants {
     std::int32_t index = -1;  // in its owners' tables
   };
 
+  /// Whether a token is output that tells (Limits::redecodes_output).
+  bool is_decoded(const Sequence& sequence, std::int32_t token) const;
+  void check_kind(const StepBatch& batch, std::size_t index) const;
   void check_rows(const StepBatch& batch);
   void check_preempted(const StepBatch& batch) const;
   void check_yielded(const StepBatch& batch);

@@ -31,8 +31,8 @@ void PrefillRules::check(const StepBatch& batch,
                          std::span<const SequenceId> ran) {
   collect(batch, ran);
   // Where attention counts, who is given how many tokens follows from positions: see the
-  // scheduler's own test.
-  if (limits_.attention_tokens > 0) return;
+  // scheduler's own test. Output that is decoded again is given what rows are left.
+  if (limits_.attention_tokens > 0 || limits_.redecodes_output) return;
   check_turns(batch);
   check_work_conserved(batch);
   check_passing(batch);

@@ -24,7 +24,7 @@ World::World(std::uint64_t seed, std::int32_t shrink, Report& report)
       random_(seed),
       limits_(draw_limits(random_, shrink)),
       habits_(draw_habits()),
-      executor_(plan_bounds(limits_)),
+      executor_(plan_bounds(limits_), limits_.scheduler.redecodes_output),
       loop_(limits_,
             executor_,
             clock_,
@@ -118,7 +118,7 @@ std::int64_t World::step_us(const StepBatch& batch) const {
 }
 
 void World::check_gap(const StepBatch& batch) {
-  if (!habits_.steady || batch.decodes == 0) return;
+  if (!habits_.steady || batch.decodes == batch.redecoded) return;
   // Steps with the least prefill are exempt from the bound.
   if (batch.prefill_cost <= LatencyBound::kTokensLeast) return;
   ++report_.bounded_steps;

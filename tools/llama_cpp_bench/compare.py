@@ -19,7 +19,7 @@ import sys
 
 def run_ours(arguments: argparse.Namespace) -> dict:
     command = [arguments.ours, "--rounds", "1", "--threads", str(arguments.threads), "--prompt", str(arguments.prompt),
-               "--tokens", str(arguments.tokens), "--batches", arguments.batches]
+               "--tokens", str(arguments.tokens), "--batches", arguments.batches, "--isa", arguments.isa]
     result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     row = {key: value["median"] for key, value in result.items() if isinstance(value, dict)}
     return {"backend": result["backend"], "active_bytes": result["active_bytes"], **row}
@@ -37,7 +37,7 @@ def run_peer(arguments: argparse.Namespace) -> dict:
 def machine() -> str:
     info = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
     name = next((line.split(":")[1].strip() for line in info.splitlines() if line.startswith("model name")), "CPU")
-    best = [flag for flag in ("avx2", "avx512f", "amx_bf16") if flag in info]
+    best = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in info]
     return f"{os.cpu_count()} cores, {name}, {' '.join(best)}"
 
 
@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--batches", default="1,16", help="koho's batch sizes; 1 among them")
+    parser.add_argument("--isa", default="auto", help="koho's instruction set; llama.cpp's is that of its build")
     parser.add_argument("--commit", default="", help="koho's commit, for the record")
     parser.add_argument("--out", help="where the JSON goes as well")
     arguments = parser.parse_args()
@@ -58,7 +59,9 @@ def main() -> None:
     rounds = []
     for index in range(arguments.rounds):
         ours = run_ours(arguments)
-        rounds.append({"koho": ours, "llama.cpp": run_peer(arguments)})
+        peer = run_peer(arguments)
+        rounds.append({"op": "llama_cpp", "decode_ratio": round(ours["decode_1"] / peer["decode"], 3),
+                       "prefill_ratio": round(ours[f"prefill_{arguments.prompt}"] / peer["prefill"], 3), "koho": ours, "llama.cpp": peer})
         print(f"round {index + 1}: {json.dumps(rounds[-1])}", file=sys.stderr, flush=True)
 
     def median(value) -> float:
@@ -67,11 +70,11 @@ def main() -> None:
     prefill = f"prefill_{arguments.prompt}"
     batch = max(int(text) for text in arguments.batches.split(","))
     record = {
-        "machine": machine(), "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "machine": machine(), "driver": None, "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "commit": arguments.commit, "llama.cpp": rounds[0]["llama.cpp"]["build"],
         "command": "tools/llama_cpp_bench/compare.py --ours cpu_model --llama-bench llama-bench --gguf synthetic.gguf "
                    f"--rounds {arguments.rounds} --threads {arguments.threads} --prompt {arguments.prompt} "
-                   f"--tokens {arguments.tokens} --batches {arguments.batches}",
+                   f"--tokens {arguments.tokens} --batches {arguments.batches} --isa {arguments.isa}",
         "medians": {
             "read_bandwidth_gb_s": median(lambda ours, peer: ours["read_bandwidth"]),
             "decode_tok_s": median(lambda ours, peer: ours["decode_1"]),
@@ -86,7 +89,7 @@ def main() -> None:
             f"decode_{batch}_tok_s": median(lambda ours, peer: ours[f"decode_{batch}"]),
             f"decode_{batch}_over_1": median(lambda ours, peer: ours[f"decode_{batch}"] / ours["decode_1"]),
         },
-        "rounds": rounds,
+        "rows": rounds,
     }
     text = json.dumps(record, indent=1)
     print(text)

@@ -15,7 +15,8 @@
 //   e4m3     upcast_pages_kernel() upcasts pages to f16 once for the many tiles of a prompt. For
 //            few rows, or too little scratch memory, warpgroup 0 upcasts from one ring to another:
 //            the same bits
-//   step     the scores of the next 128 tokens are multiplied while the last 128 weights multiply v
+//   step     the scores of the next 128 tokens are multiplied, then the last 128 weights by v;
+//            meanwhile the softmax makes weights of those scores
 //   shared   Q 32 KB, two stages of K and of V, 32 KB each; three slots of e4m3 values, 16 KB each
 //   FLOPs    4 * rows * 128 * context, half of it under the causal edge: bound by the tensor cores
 //   files    here the kernel and its launches; attention_wgmma.cuh what the roles share;
@@ -186,7 +187,7 @@ std::int64_t upcast_head_bytes(const Attention& p) {
 }
 bool upcasts_first(const Attention& p) {
   return p.k_scales != nullptr && tiles_of_head(p, p.query_max) > kFewTiles &&
-         p.sequences > p.decodes + p.singles;
+         p.sequences > p.decodes;
 }
 
 /// How many sequences and kv heads are upcast and attended to in one launch.
@@ -255,7 +256,7 @@ PrefillTiles attention_prompt_tiles(const Attention& p) {
 std::int64_t attention_upcast_bytes(const Attention& p, std::int64_t most) {
   if (!attention_supports_wgmma(p) || !upcasts_first(p)) return 0;
   const std::int64_t head_index = upcast_head_bytes(p);
-  const std::int64_t all = (p.sequences - p.decodes - p.singles) * p.kv_heads * head_index;
+  const std::int64_t all = (p.sequences - p.decodes) * p.kv_heads * head_index;
   return std::min(all, std::max(most, head_index));
 }
 
@@ -265,15 +266,9 @@ cudaError_t launch_attention_wgmma(const Attention& p, cudaStream_t stream) {
   range.sequences = p.sequences - p.decodes;
   range.heads = p.kv_heads;
   if (p.k_scales == nullptr) return launch_tiles<KvSource::bf16>(p, range, p.query_max, stream);
-  const int first = p.decodes + p.singles;
-  if (!upcasts_first(p) || p.upcast_bytes < upcast_head_bytes(p) || !upcast_pays(p, first))
+  if (!upcasts_first(p) || p.upcast_bytes < upcast_head_bytes(p) || !upcast_pays(p, p.decodes))
     return launch_tiles<KvSource::fp8>(p, range, p.query_max, stream);
-  if (p.singles > 0) {
-    range.sequences = p.singles;
-    const cudaError_t attended = launch_tiles<KvSource::fp8>(p, range, 1, stream);
-    if (attended != cudaSuccess) return attended;
-  }
-  return launch_upcast(p, first, stream);
+  return launch_upcast(p, p.decodes, stream);
 }
 
 const void* kernel_of::attention_wgmma() {

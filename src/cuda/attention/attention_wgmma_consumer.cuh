@@ -91,6 +91,15 @@ __device__ __forceinline__ void start_pv(float (&sum)[kAccumulators],
   wgmma_commit_group();
 }
 
+/// Waits for the MMA with V. NOTE: ptxas schedules this wait before all arithmetic of its basic
+/// block that needs no MMA, and the softmax would not run while V is multiplied. The loop of the
+/// other wait ends that block; V has arrived long ago.
+__device__ __forceinline__ void wait_after_softmax(std::uint32_t values_full,
+                                                   std::uint32_t parity) {
+  mbarrier_wait(values_full, parity);
+  wgmma_wait_group<0>();
+}
+
 /// Makes sums NaN in columns whose V has a NaN or infinity among the tokens that the row sees:
 /// clean_values() zeroed it and left the first such token in `bad`. Integers come by reference: by
 /// value, ptxas makes other code.
@@ -179,8 +188,7 @@ __device__ void consume(const Attention& p,
   if (warpgroup == 1) named_barrier_arrive(other_turn, kConsumerWarpgroups * kWarpgroup);
   PipelineState<kTileSlots> tile_at;
   PipelineState<1> query_at;
-  KvStage keys;
-  KvStage values;
+  KvStage keys, values;
   PipelineState<kScaleSlots> scale_at;
   float score[kAccumulators];
   std::uint32_t weights[kStepTokens / 16][4];
@@ -221,7 +229,7 @@ __device__ void consume(const Attention& p,
                                      scales + scale_at.stage, scale);
     };
     const auto softmax_step = [&] {
-      softmax_weights<kF16>(rows, weights, score, scale, scales + scale_at.stage);
+      softmax_weights<kF16>(rows, score, scale, scales + scale_at.stage);
       scale_at.next();
     };
     const auto issue_qk = [&] {
@@ -235,13 +243,13 @@ __device__ void consume(const Attention& p,
       keys.next();
       if (kSource != KvSource::fp8 && step + 1 == steps) mbarrier_arrive(query_empty);
     };
-
     mbarrier_wait(barriers.keys_full + 8 * keys.stage, keys.parity);
     issue_qk();
     wgmma_wait_group<0>();
     scored(0);
     update_max(0);  // there are no sums yet
     softmax_step();
+    pack_weights<kF16>(weights, score);
 #pragma unroll 1
     for (int step = 1; step < steps; ++step) {
       values_ready(step - 1);
@@ -253,11 +261,12 @@ __device__ void consume(const Attention& p,
       wgmma_wait_group<1>();
       scored(step);
       const bool moved = update_max(step);
-      wgmma_wait_group<0>();
+      softmax_step();
+      wait_after_softmax(barriers.values_full + 8 * values.stage, values.parity);
       mbarrier_arrive(barriers.values_empty + 8 * values.stage);
       values.next();
       if (moved) rescale(rows);
-      softmax_step();
+      pack_weights<kF16>(weights, score);
     }
     values_ready(steps - 1);
     issue_pv();

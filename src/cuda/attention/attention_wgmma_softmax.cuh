@@ -140,12 +140,11 @@ __device__ __forceinline__ void rescale(Rows& rows) {
   for (int i = 0; i < kAccumulators; ++i) rows.sum[i] *= rows.keep[i / 2 % 2];
 }
 
-/// Turns scores into weights, the A operand of the MMA with v. All at once: the MMA before it holds
-/// the weights' registers until it is done.
+/// Turns scores into weights in f32, in place: the MMA with v may still hold the registers of the
+/// previous ones.
 template <bool kFp8>
 __device__ __forceinline__ void softmax_weights(Rows& rows,
-                                                std::uint32_t (&weights)[kStepTokens / 16][4],
-                                                const float (&score)[kAccumulators],
+                                                float (&score)[kAccumulators],
                                                 float scale,
                                                 const StepScales* scales) {
   const int first = static_cast<int>(threadIdx.x) % 4 * 2;
@@ -161,19 +160,32 @@ __device__ __forceinline__ void softmax_weights(Rows& rows,
       of_values = *reinterpret_cast<const float2*>(scales->values + tile * 8 + first);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float* s = score + tile * 4 + half * 2;
+      float* s = score + tile * 4 + half * 2;
       const float low =
           exp2_approximate(kFp8 ? __fsub_rn(s[0], base[half]) : fmaf(s[0], scale, -base[half]));
       const float high =
           exp2_approximate(kFp8 ? __fsub_rn(s[1], base[half]) : fmaf(s[1], scale, -base[half]));
       total[half][0] += low;
       total[half][1] += high;
-      weights[tile / 2][tile % 2 * 2 + half] =
-          kFp8 ? pack_f16(low * of_values.x, high * of_values.y) : pack_bf16(low, high);
+      s[0] = kFp8 ? low * of_values.x : low;
+      s[1] = kFp8 ? high * of_values.y : high;
     }
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) rows.total[half] += total[half][0] + total[half][1];
+}
+
+/// Rounds weights to the A operand of the MMA with v.
+template <bool kFp8>
+__device__ __forceinline__ void pack_weights(std::uint32_t (&weights)[kStepTokens / 16][4],
+                                             const float (&score)[kAccumulators]) {
+#pragma unroll
+  for (int tile = 0; tile < kAccumulators / 4; ++tile)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float* s = score + tile * 4 + half * 2;
+      weights[tile / 2][tile % 2 * 2 + half] = kFp8 ? pack_f16(s[0], s[1]) : pack_bf16(s[0], s[1]);
+    }
 }
 
 }  // namespace koho::cuda

@@ -24,13 +24,14 @@ Result<std::unique_ptr<Communicator>> make_cuda_communicator(Backend& backend,
                       links.description());
   if (transport == CollectiveTransport::nccl ||
       (transport == CollectiveTransport::automatic && !peers)) {
-    // Of two parts there is one sum.
-    if (place.deterministic && ranks > 2)
+    if (ranks > 2 && place.deterministic.value_or(false))  // of two parts there is one sum
       return make_error(
           ErrorCode::unsupported,
           "NCCL adds in an order that depends on a step's rows: --deterministic needs "
           "collectives through peer memory ({})",
           links.description());
+    if (ranks > 2 && rendezvous.rank() == 0 && !place.deterministic.has_value())
+      log::warning("an answer's bits depend on its batch: NCCL adds in an order of its own");
     if (rendezvous.rank() == 0 && !peers)
       log::warning("NCCL carries the collectives, which is slower in decode: {}",
                    links.description());

@@ -174,10 +174,12 @@ DecodeGemmConfig choose_decode_gemm_config(const Gemm& p, int multiprocessors) {
 
 DecodeGemmConfig choose_unswapped_config(const Gemm& p, int multiprocessors) {
   constexpr int kTokensMin = 17;
+  constexpr int kTokensMinBlock = 33;
   constexpr int kTokensMinPersistentFp8 = 33;
   // NOTE: the kernel multiplies zeros beyond a short last stage, and zeros cut the bits of FP8
   // sums.
-  if (p.tokens < kTokensMin || p.width_bytes % kStageWidth != 0) return {};
+  const int tokens_min = p.type == TileType::fp8_block ? kTokensMinBlock : kTokensMin;
+  if (p.tokens < tokens_min || p.width_bytes % kStageWidth != 0) return {};
   const bool bf16 = p.type == TileType::bf16;
   if (p.tokens > kDecodeTokensMax)
     return !bf16 && p.tokens <= kUnswappedTokensMax ? choose_unswapped_many(p, multiprocessors)

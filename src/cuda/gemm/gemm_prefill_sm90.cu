@@ -137,9 +137,13 @@ cudaError_t launch_type(const Gemm& p,
                         int columns,
                         int multiprocessors,
                         cudaStream_t stream) {
+  const bool whole = p.split_k == 1 && p.epilogue != Epilogue::f32;
   if constexpr (kType != TileType::bf16)
-    if (columns == kPrefillTokensMax && p.split_k == 1 && p.epilogue != Epilogue::f32)
+    if (columns == kPrefillTokensMax && whole)
       return launch_config<kType, kPrefillTokensMax, false>(p, maps, multiprocessors, stream);
+  if constexpr (kType == TileType::fp8)
+    if (columns == kPrefillTokensMid && whole)
+      return launch_config<kType, kPrefillTokensMid, false>(p, maps, multiprocessors, stream);
   if (columns != 128 || (kType == TileType::fp8_block && p.epilogue == Epilogue::f32))
     return cudaErrorInvalidValue;
   return p.split_k > 1 ? launch_config<kType, 128, true>(p, maps, multiprocessors, stream)

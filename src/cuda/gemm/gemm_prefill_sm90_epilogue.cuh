@@ -63,7 +63,7 @@ __device__ __forceinline__ void write_sums(const Gemm& p,
 
 /// Whether the output may be f32.
 template <TileType kType, int kTileTokens>
-constexpr bool kMayBeF32 = kType != TileType::fp8_block&& kTileTokens != kPrefillTokensMax;
+constexpr bool kMayBeF32 = kType != TileType::fp8_block&& kTileTokens == 128;
 
 /// Whether TMA may store the output.
 template <int kTileTokens>
@@ -121,7 +121,7 @@ __device__ __forceinline__ void store_to_epilogue_buffer(const Gemm& p,
   load(0);
 #pragma unroll
   for (int first = 0; first < kTileTokens / 8; first += kTogether) {
-    if (first == kTileTokens / 16) halfway();
+    if (first == kTileTokens / 16 / kTogether * kTogether) halfway();
     load(first + kTogether);
 #pragma unroll
     for (int tile = first; tile < first + kTogether && tile < kTileTokens / 8; tile += 2) {

@@ -36,13 +36,14 @@ cudaError_t launch_gemm_decode_unswapped_sm90(const Gemm& parameters,
 
 // ---- prefill
 
-/// The prefill kernel's token blocks have up to 128 tokens, or up to kPrefillTokensMax. In the
-/// latter case the MMAs of a work tile have its tokens rounded up to one of num_prefill_widths()
-/// widths.
+/// The prefill kernel's token blocks have up to 128, kPrefillTokensMid or kPrefillTokensMax tokens.
+/// Except for 128, the MMAs of a work tile have its tokens rounded up to one of
+/// num_prefill_widths() widths.
 constexpr int kPrefillTokensMax = 192;
+constexpr int kPrefillTokensMid = 160;  // one stage of operands more
 constexpr int kPrefillTokenStep = 16;
 constexpr int num_prefill_widths(int columns) {
-  return columns == kPrefillTokensMax ? 9 : 1;
+  return columns == 128 ? 1 : columns / kPrefillTokenStep - 3;
 }
 constexpr int prefill_width(int columns, int index) {
   return columns - (num_prefill_widths(columns) - 1 - index) * kPrefillTokenStep;
@@ -56,7 +57,8 @@ struct PrefillTensorMaps {
 };
 
 /// A linear layer or experts, any number of tokens. Token blocks have at most `columns` tokens:
-/// 128, or kPrefillTokensMax (not bf16 weights, split_k 1, bf16 output). The rows of x lie in
+/// 128, or with split_k 1 and bf16 output kPrefillTokensMid (fp8) or kPrefillTokensMax (not bf16
+/// weights). The rows of x lie in
 /// permuted order; x_rows is not used. Errors: cudaErrorInvalidValue for other columns, and for
 /// fp8_block with f32 output.
 cudaError_t launch_gemm_prefill_sm90(const Gemm& parameters,

@@ -17,20 +17,24 @@ constexpr std::int64_t kPrefillRowsPerFewExperts = 24;
 constexpr std::int64_t kPrefillRowsPerThinExpert = 32;
 constexpr std::int64_t kPrefillRowsPerExpertPortable = 24;
 constexpr std::int64_t kFewExpertsMax = 40;  // that a rank has
+// Token-expert pairs per expert for which token blocks of kPrefillTokensMid are faster: nearly all
+// experts need one.
+constexpr std::int64_t kMidRowsLeast = 112;
+constexpr std::int64_t kMidRowsMost = 140;
 
-/// Whether experts_down.cuh is the faster kernel for the down projection of `count` experts with
-/// weight rows of `width_bytes`. It saves the kernel that quantises between both GEMMs, 1 to 4 us
-/// whatever the number of experts: 20 and 40 whole experts gain 2 to 4 %, 129 lose 2 %.
-bool thin_or_few(std::int64_t width_bytes, std::int64_t count) {
-  return width_bytes <= kDownThinWidth || (width_bytes <= kDownWidthMax && count <= kFewExpertsMax);
+/// Whether experts_down.cuh is the faster kernel for the down projection of experts with weight
+/// rows of `width_bytes`, `few` or many of which get tokens. It saves the kernel that quantises
+/// between both GEMMs, 1 to 4 us whatever the number of experts: 20 and 40 whole experts gain 2 to
+/// 4 %, 129 lose 2 %, unless there are few tokens: a step of 2, 4 and 8 gains 1.8, 3.0 and 3.4 %.
+bool thin_or_few(std::int64_t width_bytes, bool few) {
+  return width_bytes <= kDownThinWidth || (width_bytes <= kDownWidthMax && few);
 }
 
-/// Whether a launch_experts_down_*() runs the down projection `p` of `count` experts of `columns`
-/// input columns, for token blocks of `tiles` n8 tiles.
-bool takes_experts_down(
-    const Gemm& p, std::int64_t columns, std::int64_t count, int tiles, bool wgmma) {
+/// Whether a launch_experts_down_*() runs the down projection `p` of experts of `columns` input
+/// columns, for token blocks of `tiles` n8 tiles.
+bool takes_experts_down(const Gemm& p, std::int64_t columns, bool few, int tiles, bool wgmma) {
   const bool is_compiled = tiles == 1 || (wgmma && tiles == 4 && p.width_bytes <= kDownThinWidth);
-  return is_compiled && thin_or_few(p.width_bytes, count) && p.type == TileType::fp8 &&
+  return is_compiled && thin_or_few(p.width_bytes, few) && p.type == TileType::fp8 &&
          columns % 8 == 0 && p.rows % 4 == 0 && p.bias == nullptr;
 }
 
@@ -60,7 +64,8 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
   const std::int64_t roomy_tokens =  // twice an expert's average
       routing != nullptr ? ceil_div(2 * tokens * top_k, experts) : tokens;
   const bool fp8 = group.gate_up.type == TileType::fp8 && group.down.type == TileType::fp8;
-  const bool down_fused_few = fp8 && thin_or_few(group.down.width_bytes, count) &&
+  const bool few_local = count <= kFewExpertsMax;
+  const bool down_fused_few = fp8 && thin_or_few(group.down.width_bytes, few_local) &&
                               (!wgmma_ || group.down.width_bytes > kDownThinWidth);
   const std::int64_t few_tokens_max = down_fused_few ? 64 : 16;
   const std::int64_t least = wgmma_ || shared ? 32 : 16;
@@ -70,8 +75,8 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
   // With many rows per expert the GEMMs are compute-bound, and the prefill kernel has larger tiles.
   const std::int64_t prefill_rows = group.down.width_bytes <= kDownThinWidth
                                         ? kPrefillRowsPerThinExpert
-                                    : count <= kFewExpertsMax ? kPrefillRowsPerFewExperts
-                                                              : kPrefillRowsPerExpert;
+                                    : few_local ? kPrefillRowsPerFewExperts
+                                                : kPrefillRowsPerExpert;
   const std::int64_t pairs_wanted =
       (wgmma_ ? prefill_rows : kPrefillRowsPerExpertPortable) * experts;
   const std::int64_t all_pairs = routing != nullptr ? tokens * top_k : tokens;
@@ -79,20 +84,26 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
   const bool prefill = all_pairs >= pairs_wanted &&
                        (wgmma_ ? routing != nullptr && has_scales && p.x_bytes % 16 == 0
                                : prefill_portable_ && fp8 && takes_portable_prefill(group));
+  const std::int64_t rows_each = all_pairs / experts;
+  const int prefill_tokens = fp8 && rows_each >= kMidRowsLeast && rows_each <= kMidRowsMost
+                                 ? kPrefillTokensMid
+                                 : kPrefillTokensMax;
   // Token rows of full blocks are a fair part of the L2 traffic. A work tile of two weight tiles
   // reads them once for both.
   constexpr std::int64_t kPairTokens = 16;
   const bool pairs =
       wgmma_ && group.gate_up.type == TileType::fp8 && tiles == 4 && roomy_tokens >= kPairTokens;
-  // One token meets few experts.
-  const std::int64_t met = call.single() ? top_k + 1 : count;
+  // Few tokens meet few experts; measured on sm_90a, so elsewhere one token.
+  const std::int64_t few_met_tokens = wgmma_ ? 8 : 1;
+  const bool few_met =
+      few_local || (routing != nullptr && tokens <= few_met_tokens && top_k < kFewExpertsMax);
   const bool down_quantises =
       !prefill &&
-      takes_experts_down(group.down.parameters(), group.down.columns, met, tiles, wgmma_);
+      takes_experts_down(group.down.parameters(), group.down.columns, few_met, tiles, wgmma_);
   return {.prefill = prefill,
           .token_tiles = tiles,
           .block_tokens = !prefill ? 8 * tiles
-                          : wgmma_ ? kPrefillTokensMax
+                          : wgmma_ ? prefill_tokens
                                    : kPortablePrefillTokensMax,
           .block_tokens_step = !prefill ? 8 * tiles
                                : wgmma_ ? kPrefillTokenStep

@@ -2,7 +2,7 @@
 // Kernels that end in a row of activations: residual + RMSNorm, SiLU * up, quantisation; and
 // padding of rows.
 //
-//   grid     one block a row; quantisation of many short rows: a warp a row
+//   grid     one block a row; quantisation of many rows: a warp or a block takes rows in turn
 //   block    a row stays in registers (16 bytes a thread and step, or single elements where rows
 //            are not aligned) from the read to the last write. The number of threads depends on the
 //            width only, so a row's bits do not depend on other rows
@@ -75,9 +75,14 @@ struct BlockSum {
   }
 };
 
+/// Up to this many rows the norm releases the next kernel at once, so that a GEMM's first weights
+/// and a router's are on their way when the row is done.
+constexpr unsigned kReleaseAtOnceRows = 8;
+
 template <int kVector, int kSteps>
 __global__ void __launch_bounds__(kRowThreadsMax)
     rms_norm_kernel(const RowOutputs out, const NormRows norm) {
+  if (gridDim.x <= kReleaseAtOnceRows) launch_dependent_grids();
   __shared__ RowScratch scratch;
   __shared__ alignas(16) float sums[32];
   using Part = Pairs<kVector>;
@@ -176,12 +181,17 @@ __global__ void __launch_bounds__(kRowThreadsMax) quantize_kernel(const RowOutpu
   store_row_outputs<kVector, kSteps>(out, row, width, v, scratch);
 }
 
-/// quantize_kernel for many rows: a warp takes rows of up to 256 * kSteps aligned elements in turn
-/// and loads the next one before it quantises one; there is no block barrier.
-constexpr int kManyWarps = 4;
+/// quantize_kernel for many rows: kRowWarps warps, one or all of a block, take rows of up to
+/// 256 * kSteps * kRowWarps aligned elements in turn, and load the next row before they quantise
+/// one. A single warp needs no barrier.
+constexpr int kManySteps = 6;
+constexpr int kManyWarps = 4;   // of a block that take a row each
 constexpr int kManyBlocks = 8;  // an SM
-template <int kSteps>
-__global__ void __launch_bounds__(32 * kManyWarps)
+constexpr int kWideWarps = 8;   // of a block that take a row together
+constexpr int kWideBlocks = 3;  // an SM
+template <int kSteps, int kRowWarps>
+__global__ void __launch_bounds__(32 * std::max(kManyWarps, kRowWarps),
+                                  kRowWarps == 1 ? 0 : kWideBlocks)
     quantize_many_kernel(const RowOutputs out,
                          const Bf16* x,
                          std::int64_t stride,
@@ -189,21 +199,24 @@ __global__ void __launch_bounds__(32 * kManyWarps)
                          const std::int32_t* rows_count,
                          int width) {
   const std::int64_t rows = rows_count != nullptr ? *rows_count : rows_max;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int64_t step_rows = static_cast<std::int64_t>(gridDim.x) * kManyWarps;
-  std::int64_t row =
-      static_cast<std::int64_t>(blockIdx.x) * kManyWarps + static_cast<int>(threadIdx.x) / 32;
+  constexpr int kRowThreads = 32 * kRowWarps;
+  constexpr int kRowsTogether = kRowWarps == 1 ? kManyWarps : 1;
+  __shared__ std::uint32_t maxima[2][32];  // of warps, of two rows in turn
+  const int lane = static_cast<int>(threadIdx.x) % kRowThreads;
+  const std::int64_t step_rows = static_cast<std::int64_t>(gridDim.x) * kRowsTogether;
+  std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kRowsTogether +
+                     static_cast<int>(threadIdx.x) / kRowThreads;
   uint4 next[kSteps] = {};
   const auto load = [&](std::int64_t of) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      const int column = (step * 32 + lane) * 8;
+      const int column = (step * kRowThreads + lane) * 8;
       if (column < width) next[step] = *reinterpret_cast<const uint4*>(x + of * stride + column);
     }
   };
   pdl_begin();
   if (row < rows) load(row);
-  for (; row < rows; row += step_rows) {
+  for (int turn = 0; row < rows; row += step_rows, turn ^= 1) {
     uint4 raw[kSteps];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) raw[step] = next[step];
@@ -220,11 +233,12 @@ __global__ void __launch_bounds__(32 * kManyWarps)
     for (int step = 0; step < kSteps; ++step)
 #pragma unroll
       for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(value(step, i)));
-    const float scale = quant_scale(warp_largest(largest));
+    const float scale =
+        quant_scale(kRowWarps == 1 ? warp_largest(largest) : block_largest(largest, maxima[turn]));
     if (lane == 0) out.scales[row] = scale;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      const int column = (step * 32 + lane) * 8;
+      const int column = (step * kRowThreads + lane) * 8;
       float v[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) v[i] = value(step, i);
@@ -273,15 +287,24 @@ cudaError_t launch_quantize_rows(const RowOutputs& out,
                                  cudaStream_t stream) {
   const bool vector = row_vectors(out, p.x, p.stride, p.width);
   constexpr std::int64_t kMany = 1024;  // rows
-  if (p.rows >= kMany && vector && p.width <= 6 * 256 && out.values == nullptr &&
-      out.block_quantized == nullptr)
-    return launch_kernel(p.width <= 2 * 256 ? quantize_many_kernel<2> : quantize_many_kernel<6>,
-                         {dim3(static_cast<unsigned>(
-                              std::min<std::int64_t>(std::int64_t{kManyBlocks} * p.multiprocessors,
-                                                     (p.rows + kManyWarps - 1) / kManyWarps))),
-                          dim3(32 * kManyWarps)},
-                         stream, out, p.x, p.stride, p.rows, p.rows_count,
-                         static_cast<int>(p.width));
+  constexpr std::int64_t kManyWide = 512;
+  constexpr std::int64_t kManyWidth = 256 * kManySteps;
+  constexpr std::int64_t kWideLeast = 4096;  // columns
+  const bool only_rows = vector && out.values == nullptr && out.block_quantized == nullptr;
+  const auto launch_many = [&](const auto& kernel, int warps, int blocks, std::int64_t turns) {
+    const std::int64_t resident = static_cast<std::int64_t>(blocks) * p.multiprocessors;
+    const auto grid = static_cast<unsigned>(std::min(resident, turns));
+    return launch_kernel(kernel, {dim3(grid), dim3(32U * static_cast<unsigned>(warps))}, stream,
+                         out, p.x, p.stride, p.rows, p.rows_count, static_cast<int>(p.width));
+  };
+  if (p.rows >= kMany && only_rows && p.width <= kManyWidth)
+    return launch_many(
+        p.width <= 2 * 256 ? quantize_many_kernel<2, 1> : quantize_many_kernel<kManySteps, 1>,
+        kManyWarps, kManyBlocks, (p.rows + kManyWarps - 1) / kManyWarps);
+  if (p.rows >= kManyWide && only_rows && p.width > kWideLeast &&
+      p.width <= kManyWidth * kWideWarps)
+    return launch_many(quantize_many_kernel<kManySteps, kWideWarps>, kWideWarps, kWideBlocks,
+                       p.rows);
   return with_row_shape(
       p.width, vector, [&]<int kVector, int kSteps>(RowShape<kVector, kSteps>, unsigned block) {
         return launch_kernel(quantize_kernel<kVector, kSteps>,

@@ -79,7 +79,7 @@ class SelfTest {
   Result<bool> grouped_decode(const GemmCase& of);
   Result<bool> linear_layer(const GemmCase& of);
   Result<bool> unswapped(const GemmCase& of);
-  Result<bool> prefill_experts(const GemmCase& of);
+  Result<bool> prefill_experts(const GemmCase& of, int columns);
   Result<bool> prefill_linear(const GemmCase& of);
 
   // ---- self_test_prefill_portable.cpp
