@@ -7,6 +7,7 @@ a shared Intel Xeon. A cell of an operator is "µs · rate · share of the floor
 """
 import dataclasses
 import itertools
+import statistics
 
 import rank_tables
 import speed_goals
@@ -235,6 +236,14 @@ def busy_rows(record):
     return [["2", *two], ["1", *(f"{row['one_thread']:,.0f}" for row in record.rows)]]
 
 
+def prefill_rows(*records):
+    """By long prompts at once: what they and short requests beside them cost each other."""
+    def seconds(times):
+        return f"{statistics.median(times):.2f} ({', '.join(f'{time:.2f}' for time in times)})"
+    return [[str(row["long"]), seconds(row["alone_s"]), seconds(row["beside_s"]), f"{100 * row['kept']:.1f} %", f"{row['short_p50_ms']:.0f}",
+             f"{row['short_p99_ms']:.0f}", f"{3 * row['step_ms'] + row['own_ms']:.0f}"] for record in records for row in record.rows]
+
+
 def client_rows(*records):
     """Of `koho bench serve` and vLLM's the ratios of throughput and times, their means and medians; where both ran at once the
     median ratio of the same request's. A load is requests at once, or a second of each client."""
@@ -412,6 +421,12 @@ TABLES = {
                        ("", "decode, tok/s", "llama.cpp, Q8_0", "ratio", "prompt of 512", "llama.cpp", "ratio", "of read rate", "16 at once / 1"), llama_rows,
                        note="Read rate: in order · by pages",
                        command="`tools/llama_cpp_bench/compare.py`"),
+    # docs/decisions
+    "fair-prefill": Table((("epyc", "prefill"), ("epyc", "prefill-64")), ("long prompts", "alone, s", "beside short requests, s", "throughput kept", "first token of short ones, ms: p50", "p99", "bound"),
+                          prefill_rows, "Medians of the rounds, and all rounds. The bound: three of the largest steps and a short request's own time"),
+    "schema-suite": Table((("epyc", "schema-suite"),), ("seventh", "schemas", "refused", "as the suite", "valid, excluded", "invalid, allowed", "tokens", "p50, µs", "p99", "p99.9", "most"),
+                          members("from", "schemas", "refused", "right", "narrower", "wrong", "tokens", "p50_us", "p99_us", "p999_us", "most_us"),
+                          "Host time a token (`accept` and `fill_mask`)"),
     # docs/grammar.md
     "grammar-tokens": Table(((XEON, "grammar"),), ("grammars", "refused", "to compile, mean", "tokens", "mean", "p50", "p99", "most"),
                             members("grammars", "refused", "compile_mean", "tokens", "mean_us", "p50_us", "p99_us", "most_us"),

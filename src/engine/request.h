@@ -64,7 +64,7 @@ struct Request {
   bool keep_special = false;  // special tokens show in the text
   std::int32_t priority = 0;  // 0 .. kPriorities-1, 0 first
   CacheSalt salt;
-  std::uint64_t client = 0;      // whose it is: prefill is shared fairly between clients
+  std::uint64_t client = 0;      // whose it is: clients share prefill and batch slots
   std::int64_t deadline_us = 0;  // after submission; 0 = none
   std::uint64_t seed = 0;        // used if sampling.seed is not given: random, by the caller
   /// Tokens that open and close reasoning, for usage; -1 = none.

@@ -7,6 +7,8 @@
 // given, and is within its share up to a burst beyond the least of those that have prefill to do.
 // Beyond that whoever was given least comes first. A client that begins to ask starts from that
 // least count: nobody saves up a right to the whole device by having been idle.
+//
+// It counts the batch slots of each client, too: scheduler.h says what for.
 #pragma once
 
 #include <array>
@@ -29,8 +31,8 @@ class FairOrder {
   /// Class 0: up to a page of tokens; each further class holds twice as many.
   std::int32_t size_class(std::int32_t tokens) const;
 
-  /// A sequence of `client` was submitted, or ended. May allocate when it is submitted.
-  void join(Sequence& sequence, std::uint64_t client);
+  /// A sequence was submitted, or ended. May allocate when it is submitted.
+  void join(Sequence& sequence);
   void leave(Sequence& sequence);
   /// A step is planned in which those of `running` have prefill to do, beside all that wait.
   void begin_step(std::span<const std::int32_t> running);
@@ -40,6 +42,18 @@ class FairOrder {
   /// newcomer; one that returns walks past those of its class that came before it.
   void insert(Sequence& sequence, std::int32_t tokens);
   void remove(Sequence& sequence);
+  /// The sequence was given a batch slot, or gave it back.
+  void take_batch_slot(const Sequence& sequence) { ++client_of(sequence).batch_slots; }
+  void return_batch_slot(const Sequence& sequence) { --client_of(sequence).batch_slots; }
+  /// Of the sequence's client.
+  std::int32_t batch_slots(const Sequence& sequence) const {
+    return clients_[static_cast<std::size_t>(group_of(sequence).client)].batch_slots;
+  }
+  /// Indices of those that come first among the waiting ones of their client and priority. Valid
+  /// until the next call.
+  std::span<const std::int32_t> heads();
+  /// In this step first() looks below its size class only, among those of its client and priority.
+  void pass_over(const Sequence& sequence);
   /// The first of those that wait and whose size class is below `class_end`, or nullptr.
   Sequence* first(std::int32_t class_end) const;
   /// Whether `a` comes before `b`, with so many tokens left to compute.
@@ -59,14 +73,25 @@ class FairOrder {
   };
   /// The sequences of one client and priority.
   struct Group {
-    std::uint64_t client = 0;
+    std::int32_t client = -1;  // of clients_
     std::int32_t priority = 0;
     std::int32_t live = 0;  // 0: the group may be given away
     std::uint64_t served = 0;
-    std::uint32_t classes = 0;  // bit i: some of class i wait
+    std::uint32_t classes = 0;      // bit i: some of class i wait
+    std::uint32_t passed_over = 0;  // bit i: class i is, in this step
     std::array<Ends, kSizeClasses> lists;
   };
+  struct Client {
+    std::uint64_t id = 0;
+    std::int32_t live = 0;  // 0: may be given away
+    std::int32_t batch_slots = 0;
+  };
   Sequence& at(std::int32_t index) const { return sequences_[static_cast<std::size_t>(index)]; }
+  Client& client_of(const Sequence& sequence) {
+    return clients_[static_cast<std::size_t>(group_of(sequence).client)];
+  }
+  std::int32_t find_client(std::uint64_t id);
+  std::int32_t find_group(std::int32_t client, std::int32_t priority);
   const Group& group_of(const Sequence& sequence) const {
     return groups_[static_cast<std::size_t>(sequence.group)];
   }
@@ -81,7 +106,9 @@ class FairOrder {
   std::vector<Sequence>& sequences_;
   std::int32_t tokens_per_page_;
   std::uint64_t burst_;
+  std::vector<Client> clients_;
   std::vector<Group> groups_;
+  std::vector<std::int32_t> heads_;
   std::array<std::uint64_t, kPriorities> clocks_{};  // least served() of those with prefill to do
 };
 

@@ -16,8 +16,6 @@ namespace {
 constexpr std::int32_t kGrowthShare = 8;
 /// While the first in line lacks pages, those that pass it have at most this share of the pool.
 constexpr std::int32_t kPassingShare = 8;
-/// This share of the batch slots, and while others run of the pages, is kept for short prompts.
-constexpr std::int32_t kShortShare = 32;
 
 void clear(StepBatch& batch, std::int64_t step) {
   batch.step = step;
@@ -32,6 +30,7 @@ void clear(StepBatch& batch, std::int64_t step) {
   batch.run_pages.clear();
   batch.copies.clear();
   batch.preempted.clear();
+  batch.yielded = kNoSequence;
 }
 
 }  // namespace
@@ -41,6 +40,7 @@ const StepBatch* Scheduler::plan() {
   StepBatch& batch = batches_[static_cast<std::size_t>((oldest_ + in_flight_) % kStepsInFlightMax)];
   ++step_;
   clear(batch, step_);
+  yield_to_other_client(batch);
   const std::uint64_t preempted = counters_.preempted;
   plan_decodes(batch);
   granted_ = 0;
@@ -173,8 +173,15 @@ void Scheduler::grant_fairly(StepBatch& batch, bool admits) {
         (chosen == nullptr ||
          fair_.precedes(*waiting, waiting->tokens_to_compute, *chosen, left_of(*chosen)))) {
       if (!may_pass(*waiting) || !try_admit(batch, *waiting)) {
-        // One that needs less may fit.
-        class_end = line_has_turn_ ? fair_.size_class(waiting->tokens_to_compute) : 0;
+        // One that needs fewer pages may fit, or one of a client that has less.
+        if (!line_has_turn_ || batch_slots_.empty()) {
+          class_end = 0;
+        } else if (lighter_waiting(*waiting) == 0 &&
+                   (waiting->blocked_at == departures_ || !may_pass(*waiting))) {
+          class_end = fair_.size_class(waiting->tokens_to_compute);
+        } else {
+          fair_.pass_over(*waiting);
+        }
         continue;
       }
       chosen = waiting;
@@ -223,8 +230,7 @@ std::int32_t Scheduler::grant(Sequence& sequence, std::int32_t tokens, std::int3
 }
 
 bool Scheduler::may_pass(const Sequence& sequence) const {
-  if (waiting_.first() == &sequence) return true;
-  if (!line_is_blocked_) return true;
+  if (!line_is_blocked_ || !passes(sequence)) return true;
   if (step_ - line_blocked_since_ >= limits_.aging_steps) return false;
   std::int32_t pages = limits_.pages_of(sequence.known());
   for (const std::int32_t index : running_)
@@ -232,19 +238,21 @@ bool Scheduler::may_pass(const Sequence& sequence) const {
   return pages <= limits_.pages / kPassingShare;
 }
 
+bool Scheduler::passes(const Sequence& sequence) const {
+  const Sequence& first = *waiting_.first();
+  return &first != &sequence && fair_.batch_slots(sequence) >= fair_.batch_slots(first);
+}
+
 bool Scheduler::try_admit(StepBatch& batch, Sequence& sequence) {
   if (!admissible(batch, sequence)) return false;
-  // Preempts paused sequences also for their batch slots and bias entries.
-  const std::int32_t kept = is_short(sequence) ? 0 : limits_.sequences_max / kShortShare;
-  while (static_cast<std::int32_t>(batch_slots_.size()) <= kept ||
-         bias_entries_ + sequence.bias_entries > limits_.bias_entries_max)
-    if (!reclaim_paused(batch, -1)) return false;
+  if (!secure_batch_slot(batch, sequence)) return false;
   const bool is_first = waiting_.first() == &sequence;
+  const bool passes_first = passes(sequence);
   if (!admit(batch, sequence)) return false;
   order_.push_back(sequence.id.index);
   if (is_first) {
     line_is_blocked_ = false;
-  } else if (line_is_blocked_) {
+  } else if (line_is_blocked_ && passes_first) {
     sequence.passed_others = true;
     ++counters_.passed;
   }
@@ -254,6 +262,9 @@ bool Scheduler::try_admit(StepBatch& batch, Sequence& sequence) {
 bool Scheduler::admissible(const StepBatch& batch, const Sequence& sequence) const {
   // Tokens still being sampled are not known yet, so the sequence could not be computed again.
   if (sequence.in_flight_rows > 0) return false;
+  // What this step took from a client is not given back to it at once.
+  const Sequence* yielded = find(batch.yielded);
+  if (yielded != nullptr && yielded->client == sequence.client) return false;
   const auto changes = static_cast<std::int32_t>(batch.run_pages.size());
   if (changes + limits_.pages_of(sequence.known()) + limits_.sequences_max >
       limits_.page_changes_max())
@@ -294,6 +305,8 @@ bool Scheduler::admit(StepBatch& batch, Sequence& sequence) {
   sequence.admitted_step = step_;
   sequence.batch_slot = batch_slots_.back();
   batch_slots_.pop_back();
+  fair_.take_batch_slot(sequence);
+  if (std::exchange(sequence.yielded, false)) sequence.recomputed += sequence.known() - shared;
   sequence.planned = shared;
   sequence.computed = shared;
   sequence.registered = limits_.prefix_cache ? shared / limits_.tokens_per_page : 0;
@@ -329,7 +342,7 @@ bool Scheduler::place(Sequence& sequence, std::int32_t& shared, PageHandle& copy
   const auto fits = [&](std::int32_t partition) {
     sequence.partition = partition;
     shared = share_pages(sequence, copy_from);
-    if (pages_suffice(sequence)) return true;
+    if (pages_suffice(sequence, partition)) return true;
     release_pages(sequence);
     sequence.partition = before;
     return false;
@@ -363,19 +376,21 @@ bool Scheduler::starts_from_parent(const Sequence& sequence) const {
          parent->computed >= parent->prompt_length;
 }
 
-bool Scheduler::pages_suffice(const Sequence& sequence) const {
+bool Scheduler::pages_suffice(const Sequence& sequence,
+                              std::int32_t partition,
+                              std::int32_t more) const {
   const std::int32_t needed =
       limits_.pages_of(sequence.known()) - static_cast<std::int32_t>(sequence.pages.size());
   const auto growing = static_cast<std::int32_t>(std::ranges::count_if(running_, [&](auto index) {
     const Sequence& other = at(index);
-    return other.partition == sequence.partition &&
+    return other.partition == partition &&
            limits_.pages_of(other.computed_goal()) > static_cast<std::int32_t>(other.pages.size());
   }));
   std::int32_t reserve = std::min(growing, limits_.pages_per_partition() / kGrowthShare);
   const bool shared = std::ranges::any_of(
-      running_, [&](std::int32_t index) { return at(index).partition == sequence.partition; });
+      running_, [&](std::int32_t index) { return at(index).partition == partition; });
   if (shared && !is_short(sequence)) reserve += limits_.pages_per_partition() / kShortShare;
-  return pool_.available(sequence.partition) >= needed + reserve;
+  return pool_.available(partition) + more >= needed + reserve;
 }
 
 std::int32_t Scheduler::share_pages(Sequence& sequence, PageHandle& copy_from) {

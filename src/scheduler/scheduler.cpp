@@ -95,7 +95,8 @@ Result<SequenceId> Scheduler::submit(const SequenceRequest& request) {
   sequence.pages.reserve(
       static_cast<std::size_t>(limits_.pages_of(static_cast<std::int32_t>(length_max))));
   sequence.fork_of = request.fork_of;
-  fair_.join(sequence, request.client);
+  sequence.client = request.client;
+  fair_.join(sequence);
   ++live_;
 
   Sequence* parent = find_mutable(request.fork_of);
@@ -224,6 +225,7 @@ void Scheduler::leave_running(Sequence& sequence) {
   sequence.passed_others = false;
   running_.erase(std::ranges::find(running_, sequence.id.index));
   batch_slots_.push_back(sequence.batch_slot);
+  fair_.return_batch_slot(sequence);
   bias_entries_ -= sequence.bias_entries;
   sequence.batch_slot = -1;
   sequence.planned = 0;

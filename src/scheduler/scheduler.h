@@ -15,6 +15,12 @@
 // page preempts a paused one, else the youngest, of its partition; the oldest therefore always
 // progresses, alone if need be, and everyone is the oldest some day.
 //
+// Batch slots are shared by clients. Where few are free, one is kept for each client that waits and
+// has fewer than whoever asks. Where one that waits finds none, or no pages, a step preempts for it
+// a sequence of a client that has at least two batch slots more: of the client with most the
+// youngest that may yield. What a sequence computes again because it yielded is at most 5 % of what
+// it has generated, the last time apart.
+//
 // Lookahead: up to two steps may be planned and not applied. Steps run on the device in the order
 // of planning, so pages change hands when a step is *planned*: a page freed now may still be
 // written by a step in flight, but whoever receives it next writes it in a later step. A row whose
@@ -46,7 +52,7 @@ struct SequenceRequest {
   std::int32_t completion_max = 0;  // tokens to sample; 0 computes the prompt only
   std::int32_t priority = 0;        // 0 .. kPriorities-1, 0 first
   CacheSalt salt;
-  std::uint64_t client = 0;  // prefill is shared fairly between clients
+  std::uint64_t client = 0;  // prefill and batch slots are shared by clients
   std::int32_t bias_entries = 0;
   bool wants_token_counts = false;  // the device counts its tokens, for penalties
   /// A live sequence with the same prompt and salt: this one starts from its pages once the prompt
@@ -58,8 +64,9 @@ struct SchedulerCounters {
   std::uint64_t admitted = 0;
   std::uint64_t resumed = 0;  // admitted again
   std::uint64_t preempted = 0;
-  std::uint64_t forked = 0;  // started from another sequence's pages
-  std::uint64_t passed = 0;  // admissions before the first in line, which lacked pages
+  std::uint64_t yielded = 0;  // of these, for another client's sequence
+  std::uint64_t forked = 0;   // started from another sequence's pages
+  std::uint64_t passed = 0;   // admissions before the first in line, which lacked pages
   std::uint64_t deduplicated_pages = 0;
   std::uint64_t prefix_queried_tokens = 0;  // of admissions, as are the hits
   std::uint64_t prefix_hit_tokens = 0;
@@ -119,6 +126,9 @@ class Scheduler {
   std::int64_t steps_planned() const { return step_; }
 
  private:
+  /// This share of the batch slots, and while others run of the pages, is kept for short prompts.
+  static constexpr std::int32_t kShortShare = 32;
+
   /// A page-table entry changed by deduplication, not yet told to the device.
   struct DeduplicatedPage {
     SequenceId sequence;
@@ -131,6 +141,13 @@ class Scheduler {
   }
   Sequence* find_mutable(SequenceId id);
 
+  /// Preempts a sequence for one that waits of a client that has fewer batch slots, if that one
+  /// finds no batch slot or no pages.
+  void yield_to_other_client(StepBatch& batch);
+  /// Whether somebody yields to `a` before `b`: fewer batch slots of its client, then fair order.
+  bool claims_before(const Sequence& a, const Sequence& b) const;
+  /// Who yields to the claimant; nullptr: nobody can, or need.
+  Sequence* find_yielding(const Sequence& claimant);
   void plan_decodes(StepBatch& batch);
   /// Running prefills and, if it `admits`, waiting sequences.
   void plan_prefills(StepBatch& batch, bool admits);
@@ -171,6 +188,15 @@ class Scheduler {
   std::int32_t turn_tokens();
   /// Admits a waiting sequence if it fits.
   bool try_admit(StepBatch& batch, Sequence& sequence);
+  /// Preempts paused sequences for its batch slot and bias entries; false: they do not suffice.
+  bool secure_batch_slot(StepBatch& batch, const Sequence& sequence);
+  /// Free batch slots that the sequence leaves to others.
+  std::int32_t batch_slots_kept(const Sequence& sequence);
+  /// Clients with fewer batch slots of which one waits that may fit.
+  std::int32_t lighter_waiting(const Sequence& sequence);
+  /// Whether its admission would pass the first in line: another one's, of a client with as many
+  /// batch slots or more.
+  bool passes(const Sequence& sequence) const;
   /// Whether it may be admitted before the first in line.
   bool may_pass(const Sequence& sequence) const;
   /// Whether batch slots and pages that are kept for short prompts are open to it.
@@ -193,7 +219,8 @@ class Scheduler {
   /// loads_[p] = pages of p's running sequences, less those of this sequence in p's prefix cache.
   void weigh_partitions(const Sequence& sequence);
   /// Whether the pages that a sequence still lacks can be had.
-  bool pages_suffice(const Sequence& sequence) const;
+  /// `more`: pages that will be free by then.
+  bool pages_suffice(const Sequence& sequence, std::int32_t partition, std::int32_t more = 0) const;
   /// Takes references to what is already computed of the sequence; returns how many tokens.
   std::int32_t share_pages(Sequence& sequence, PageHandle& copy_from);
   bool secure_page(StepBatch& batch, Sequence& sequence);

@@ -32,6 +32,7 @@ struct Sequence {
   std::uint64_t arrival = 0;        // order of submission
   std::int64_t submitted_step = 0;  // last step planned before submission
   CacheSalt salt;
+  std::uint64_t client = 0;
   std::int32_t bias_entries = 0;
   bool wants_token_counts = false;  // the device keeps counts of its tokens, for penalties
 
@@ -55,6 +56,8 @@ struct Sequence {
   std::int32_t granted = 0;         // prefill tokens of the step being planned
   std::uint64_t blocked_at = 0;     // Scheduler::departures_ when it last lacked pages; 0: never
   bool passed_others = false;       // admitted before the first in line, which lacked pages
+  bool yielded = false;             // its batch slot went to another client; to be admitted again
+  std::int32_t recomputed = 0;      // tokens, because it yielded
 
   SequenceId fork_of = kNoSequence;  // shares its prompt with this sequence
   bool awaits_parent = false;        // … whose prompt is not computed yet

@@ -51,6 +51,7 @@ struct StepBatch {
   std::vector<PageId> run_pages;
   std::vector<PageCopy> copies;
   std::vector<SequenceId> preempted;  // lost their pages since the last step; may have ended
+  SequenceId yielded = kNoSequence;   // of these, who left its batch slot to another client
 };
 
 }  // namespace koho

@@ -171,10 +171,11 @@ api::Refusal ApiKey::begin(std::int64_t now_us) {
   return {};
 }
 
-api::Refusal ApiKey::take_prompt(std::int64_t tokens, std::int64_t now_us) {
+api::Refusal ApiKey::take_tokens(std::int64_t prompt, std::int64_t answer, std::int64_t now_us) {
   const std::lock_guard lock(mutex_);
   refill(now_us);
   if (const std::int64_t limit = settings_.tokens_per_minute; limit > 0) {
+    const std::int64_t tokens = prompt + answer;
     const auto wanted = static_cast<double>(std::min(tokens, limit));
     if (const std::int64_t wait = tokens_.wait_us(wanted, limit); wait > 0)
       return refuse(
@@ -187,7 +188,7 @@ api::Refusal ApiKey::take_prompt(std::int64_t tokens, std::int64_t now_us) {
           wait);
     tokens_.left -= static_cast<double>(tokens);
   }
-  usage_.prompt_tokens += static_cast<std::uint64_t>(tokens);
+  usage_.prompt_tokens += static_cast<std::uint64_t>(prompt);
   return {};
 }
 
@@ -197,15 +198,16 @@ void ApiKey::give_back(std::int64_t tokens) {
   usage_.prompt_tokens -= static_cast<std::uint64_t>(tokens);
 }
 
-void ApiKey::add_generated(std::int64_t tokens, std::int64_t now_us) {
+void ApiKey::add_generated(bool taken, std::int64_t now_us) {
   const std::lock_guard lock(mutex_);
   refill(now_us);
-  if (settings_.tokens_per_minute > 0) tokens_.left -= static_cast<double>(tokens);
-  usage_.generated_tokens += static_cast<std::uint64_t>(tokens);
+  if (settings_.tokens_per_minute > 0 && !taken) tokens_.left -= 1;
+  ++usage_.generated_tokens;
 }
 
-void ApiKey::end() {
+void ApiKey::end(std::int64_t unused) {
   const std::lock_guard lock(mutex_);
+  if (settings_.tokens_per_minute > 0) tokens_.left += static_cast<double>(unused);
   --usage_.live;
 }
 

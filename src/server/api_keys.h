@@ -27,8 +27,8 @@ struct ApiKeySettings {
   std::string name;                      // for metrics and log; "": only the hash
   std::int64_t requests_at_once = 0;     // waiting and running
   std::int64_t requests_per_minute = 0;  // accepted, evenly: unused ones are saved for a minute
-  /// Of prompts and answers, in the same way. A request starts while its prompt fits, or nothing of
-  /// the minute is used; its answer is charged as it comes, and may leave a debt.
+  /// Of prompts and answers, in the same way. A request starts while its prompt and its max_tokens
+  /// fit, or nothing of the minute is used. What it did not generate comes back at its end.
   std::int64_t tokens_per_minute = 0;
   std::int32_t priority = 0;  // the best that its requests can have
   std::string cache_salt;     // its prompts share cached pages only under this salt; "": with all
@@ -47,12 +47,15 @@ class ApiKey {
 
   /// A request begins, or is refused (429, Retry-After) and need not end().
   api::Refusal begin(std::int64_t now_us);
-  /// It needs the prompt's tokens, or is refused (429) and must end().
-  api::Refusal take_prompt(std::int64_t tokens, std::int64_t now_us);
+  /// It needs the prompt's tokens and takes `answer` for those to come, or is refused (429); both
+  /// must end().
+  api::Refusal take_tokens(std::int64_t prompt, std::int64_t answer, std::int64_t now_us);
   /// Of a prompt that was taken, so many tokens were not computed: the engine refused them.
   void give_back(std::int64_t tokens);
-  void add_generated(std::int64_t tokens, std::int64_t now_us);
-  void end();
+  /// A token was generated, one of those taken for it (`taken`) or beyond them: a debt.
+  void add_generated(bool taken, std::int64_t now_us);
+  /// Of what was taken for the answer, so many tokens were not generated.
+  void end(std::int64_t unused = 0);
 
   /// Sets what the key says of a request: client, priority, cache salt.
   void apply(Request& request) const;

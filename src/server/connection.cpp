@@ -35,6 +35,20 @@ void tune(asio::ip::tcp::socket& socket) {
   set_option(socket, SOL_SOCKET, SO_SNDBUF, 128 << 10);
 }
 
+/// Who asks without a key: its IPv4 address, or the network of 64 bits that an IPv6 host has.
+std::uint64_t client_of(const asio::ip::tcp::socket& socket) {
+  boost::system::error_code error;
+  const asio::ip::address address = socket.remote_endpoint(error).address();
+  if (error) return 0;
+  if (address.is_v4()) return std::uint64_t{1} << 32U | address.to_v4().to_uint();
+  const asio::ip::address_v6 v6 = address.to_v6();
+  if (v6.is_v4_mapped())
+    return std::uint64_t{1} << 32U | asio::ip::make_address_v4(asio::ip::v4_mapped, v6).to_uint();
+  std::uint64_t network = 0;
+  for (std::size_t i = 0; i < 8; ++i) network = network << 8U | v6.to_bytes()[i];
+  return network;
+}
+
 }  // namespace
 
 Connection::Connection(IoThread& thread,
@@ -168,6 +182,7 @@ void Connection::run_job(const api::GenerationEndpoint& endpoint, const ServedMo
   setup.request_id = request_id_;
   setup.wake = waker();
   setup.key = key_of(core_, reader_.head());
+  setup.client = client_of(socket_);
   setup.share = std::exchange(share_, BodyShare(core_.bodies()));
   job_ = std::make_shared<GenerationJob>(core_, std::move(setup));
   last_event_us_ = core_.clock().now_us();

@@ -19,6 +19,8 @@ namespace {
 
 /// Tokens that arrived within this time have no meaningful rate.
 constexpr std::int64_t kRateUsMin = 1000;
+/// What a choice without max_tokens takes of its key's tokens a minute when it begins.
+constexpr std::int64_t kAnswerTokens = 256;
 
 }  // namespace
 
@@ -30,7 +32,7 @@ GenerationJob::GenerationJob(Core& core, Setup setup)
 GenerationJob::~GenerationJob() {
   end_reading({});
   if (!body_name_.empty()) core_.remove_job(body_name_);
-  if (holds_key_) setup_.key->end();
+  if (holds_key_) setup_.key->end(answer_taken_);
   --core_.counters().requests_live;
 }
 
@@ -136,6 +138,7 @@ std::optional<ApiError> GenerationJob::read(std::string& body) {
   if (api::Refusal refused = endpoint.read(json, model, request_)) return refused;
   if (setup_.in_batch && request_.stream)
     return api::wrong_field("stream", "a request of a batch cannot be a stream");
+  request_.base.client = setup_.client;
   if (setup_.key != nullptr) setup_.key->apply(request_.base);
   request_.base.priority = std::max(request_.base.priority, setup_.priority);
   json = {};
@@ -147,12 +150,17 @@ std::optional<ApiError> GenerationJob::read(std::string& body) {
   return refused;
 }
 
-void GenerationJob::take_prompts() {
+void GenerationJob::take_tokens() {
   if (setup_.key == nullptr) return;
-  for (const Request& one : request_.requests)
+  std::int64_t answer = 0;
+  for (const Request& one : request_.requests) {
     tokens_taken_ += static_cast<std::int64_t>(one.prompt.size());
-  refused_ = setup_.key->take_prompt(tokens_taken_, core_.clock().now_us());
+    const std::int64_t most = one.max_tokens;
+    answer += one.choices * (request_.tokens_max ? most : std::min(most, kAnswerTokens));
+  }
+  refused_ = setup_.key->take_tokens(tokens_taken_, answer, core_.clock().now_us());
   key_is_at_limit_ = refused_.has_value();
+  if (!key_is_at_limit_) answer_taken_ = answer;
 }
 
 std::vector<std::pair<std::string_view, std::string>> GenerationJob::limit_fields() const {
@@ -201,7 +209,7 @@ GenerationJob::State GenerationJob::poll(std::string& out, std::size_t bytes_max
   if (stage_ == Stage::prepared) {
     if (!refused_ && !aborted_.load() && core_.phase() == Phase::draining)
       refused_ = api::to_api_error(make_error(ErrorCode::unavailable, "draining"));
-    if (!refused_ && !aborted_.load()) take_prompts();
+    if (!refused_ && !aborted_.load()) take_tokens();
     if (!refused_ && !aborted_.load()) {
       if (request_.wants_prompt_logprobs()) {
         begin_prompt_logprobs();
@@ -245,7 +253,10 @@ void GenerationJob::take_events(std::string& out, std::size_t bytes_max) {
           progress_.last_us = now_us;
           if (progress_.tokens == 0) progress_.first_us = now_us;
           ++progress_.tokens;
-          if (setup_.key != nullptr) setup_.key->add_generated(1, now_us);
+          if (setup_.key != nullptr) {
+            setup_.key->add_generated(answer_taken_ > 0, now_us);
+            answer_taken_ = std::max<std::int64_t>(answer_taken_ - 1, 0);
+          }
         }
         begin(out);
         answer_->add(i, event_, out);

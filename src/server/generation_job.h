@@ -32,6 +32,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
     /// Tells the connection that poll() has something to do. Called from any thread.
     std::function<void()> wake;
     std::shared_ptr<ApiKey> key{};  // null: none was needed
+    std::uint64_t client = 0;       // who asks, where there is no key
     BodyShare share{};              // of the body
     /// Of a batch: the best priority that the request can have, and no stream.
     bool in_batch = false;
@@ -86,8 +87,8 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   void prepare(std::string& body);
   void end_reading(const std::string& name);
   std::optional<api::ApiError> read(std::string& body);
-  /// Charges the prompts to the key, or refuses.
-  void take_prompts();
+  /// Charges prompts and answers to the key, or refuses.
+  void take_tokens();
   void begin_prompt_logprobs();
   void compute_prompt_logprobs();
   void submit();
@@ -143,6 +144,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   Response response_;
   bool reported_ = false;
   std::int64_t tokens_taken_ = 0;  // of prompts, from the key, and not submitted
+  std::int64_t answer_taken_ = 0;  // of the answer, from the key, and not generated
   bool holds_key_ = false;         // begun with the key, and to be ended
   bool key_is_at_limit_ = false;   // why the request is refused
 };

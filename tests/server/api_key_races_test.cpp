@@ -64,12 +64,12 @@ TEST(ApiKeyRaces, ExactlyTheRequestsAndTokensOfAMinutePass) {
   std::atomic<int> prompts = 0;
   on_threads([&](int) {
     for (int i = 0; i < 50; ++i) begun += key.begin(0) ? 0 : 1;
-    for (int i = 0; i < 100; ++i) prompts += key.take_prompt(7, 0) ? 0 : 1;
+    for (int i = 0; i < 100; ++i) prompts += key.take_tokens(7, 0, 0) ? 0 : 1;
   });
   EXPECT_EQ(begun, 100);
   EXPECT_EQ(prompts, 142);  // of 7 tokens; 6 are left
-  EXPECT_FALSE(key.take_prompt(6, 0));
-  EXPECT_TRUE(key.take_prompt(1, 0));
+  EXPECT_FALSE(key.take_tokens(6, 0, 0));
+  EXPECT_TRUE(key.take_tokens(1, 0, 0));
 }
 
 TEST(ApiKeyRaces, AChangedLimitHoldsForWhoComesNext) {

@@ -97,33 +97,67 @@ TEST(ApiKeyLimits, RequestsOfAMinuteComeBackEvenly) {
   EXPECT_EQ(field(key, "x-ratelimit-remaining-requests", 500 * kSecond), "30");
 }
 
-TEST(ApiKeyLimits, AnswersAreChargedAsTheyComeAndMayLeaveADebt) {
+TEST(ApiKeyLimits, WhatIsGeneratedBeyondWhatWasTakenLeavesADebt) {
   ApiKeySettings settings("k");
   settings.tokens_per_minute = 600;  // ten a second
   ApiKey key(settings);
-  EXPECT_FALSE(key.take_prompt(400, 0));
-  key.add_generated(300, 0);
+  EXPECT_FALSE(key.take_tokens(400, 0, 0));
+  for (int i = 0; i < 300; ++i) key.add_generated(false, 0);
   EXPECT_EQ(field(key, "x-ratelimit-remaining-tokens", 0), "0");
-  const api::Refusal refused = key.take_prompt(50, 0);
+  const api::Refusal refused = key.take_tokens(50, 0, 0);
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->retry_after_s, 15);  // 100 of debt and 50
   EXPECT_NE(refused->message.find("limit 600, used 700, requested 50"), std::string::npos)
       << refused->message;
-  EXPECT_TRUE(key.take_prompt(50, 14 * kSecond));
-  EXPECT_FALSE(key.take_prompt(50, 15 * kSecond));
+  EXPECT_TRUE(key.take_tokens(50, 0, 14 * kSecond));
+  EXPECT_FALSE(key.take_tokens(50, 0, 15 * kSecond));
   // A prompt beyond the limit runs when nothing of the minute is used.
-  EXPECT_TRUE(key.take_prompt(5000, 60 * kSecond));
-  EXPECT_FALSE(key.take_prompt(5000, 75 * kSecond));
+  EXPECT_TRUE(key.take_tokens(5000, 0, 60 * kSecond));
+  EXPECT_FALSE(key.take_tokens(5000, 0, 75 * kSecond));
   EXPECT_EQ(field(key, "x-ratelimit-reset-tokens", 75 * kSecond), "8m20s");
   EXPECT_EQ(key.usage().prompt_tokens, 400U + 50U + 5000U);
   EXPECT_EQ(key.usage().generated_tokens, 300U);
+}
+
+TEST(ApiKeyLimits, AnswersThatAreStillToComeCount) {
+  ApiKeySettings settings("k");
+  settings.tokens_per_minute = 2000;
+  ApiKey key(settings);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_FALSE(key.begin(0));
+    EXPECT_FALSE(key.take_tokens(5, 900, 0)) << i;
+  }
+  const api::Refusal refused = key.take_tokens(5, 900, 0);
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->retry_after_s, 22);  // 190 are left of 905, 33.3 come back a second
+  EXPECT_NE(refused->message.find("limit 2000, used 1810, requested 905"), std::string::npos)
+      << refused->message;
+  // An answer that is shorter than was asked for gives the rest back.
+  for (int i = 0; i < 100; ++i) key.add_generated(true, 0);
+  EXPECT_EQ(field(key, "x-ratelimit-remaining-tokens", 0), "190");
+  key.end(800);
+  EXPECT_EQ(field(key, "x-ratelimit-remaining-tokens", 0), "990");
+  EXPECT_FALSE(key.take_tokens(5, 900, 0));
+  EXPECT_EQ(key.usage().generated_tokens, 100U);
+}
+
+TEST(ApiKeyLimits, ASlowMachineLetsNoMoreAnswersBegin) {
+  ApiKeySettings settings("k");
+  settings.tokens_per_minute = 2000;
+  ApiKey key(settings);
+  // Of 900 tokens, one after another, seven seconds each: 233 tokens come back in that time.
+  EXPECT_FALSE(key.take_tokens(5, 900, 0));
+  EXPECT_FALSE(key.take_tokens(5, 900, 7 * kSecond));
+  EXPECT_TRUE(key.take_tokens(5, 900, 14 * kSecond));
+  EXPECT_FALSE(key.take_tokens(5, 900, 22 * kSecond));
+  EXPECT_TRUE(key.take_tokens(5, 900, 29 * kSecond));
 }
 
 TEST(ApiKeyLimits, WhatTheEngineRefusedIsGivenBack) {
   ApiKeySettings settings("k");
   settings.tokens_per_minute = 600;
   ApiKey key(settings);
-  EXPECT_FALSE(key.take_prompt(400, 0));
+  EXPECT_FALSE(key.take_tokens(400, 0, 0));
   key.give_back(300);
   EXPECT_EQ(field(key, "x-ratelimit-remaining-tokens", 0), "500");
   EXPECT_EQ(key.usage().prompt_tokens, 100U);
@@ -133,7 +167,7 @@ TEST(ApiKeyLimits, ChangedLimitsKeepWhatWasUsed) {
   ApiKeySettings settings("k");
   settings.tokens_per_minute = 600;
   const ApiKeys before({settings, "other"}, {});
-  EXPECT_FALSE(before.find("k")->take_prompt(500, 0));
+  EXPECT_FALSE(before.find("k")->take_tokens(500, 0, 0));
   settings.tokens_per_minute = 1000;
   const ApiKeys after({settings}, before);
   EXPECT_EQ(after.find("k"), before.find("k"));
@@ -256,6 +290,31 @@ TEST(ApiKeyLimits, RequestsAtOnceAreOfTheKeyAlone) {
   stream.reset();
   ASSERT_TRUE(server.becomes_idle());
   EXPECT_EQ(post(server.port(), "/v1/completions", kBody, bearer("sk-one")).status, 200);
+}
+
+TEST(ApiKeyLimits, AnswersAtOnceAreWithinTheTokensOfAMinute) {
+  ApiKeySettings key("sk-limited");
+  key.tokens_per_minute = 2000;
+  TinyServer server([&](ServerSettings& settings) { settings.api_keys = {key}; });
+  const std::string body =
+      R"({"model":"tiny","prompt":[5],"max_tokens":900,"ignore_eos":true,"stream":true})";
+  Client first(server.port());
+  Client second(server.port());
+  for (Client* client : {&first, &second}) {
+    client->send(
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+        "application/json\r\n" +
+        bearer("sk-limited") + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+        body);
+    ASSERT_TRUE(client->read_until("data: "));
+  }
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(post(server.port(), "/v1/completions", body, bearer("sk-limited")).status, 429);
+  // Their end gives back what they did not generate.
+  first.reset();
+  second.reset();
+  ASSERT_TRUE(server.becomes_idle());
+  EXPECT_EQ(post(server.port(), "/v1/completions", kBody, bearer("sk-limited")).status, 200);
 }
 
 TEST(ApiKeyLimits, KeysWithASaltShareNoCachedPages) {

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
@@ -45,7 +46,14 @@ std::vector<std::string> Reply::events() const {
   return found;
 }
 
-Client::Client(std::uint16_t port) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+Client::Client(std::uint16_t port, const std::string& from)
+    : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+  if (!from.empty()) {
+    sockaddr_in own{};
+    own.sin_family = AF_INET;
+    inet_pton(AF_INET, from.c_str(), &own.sin_addr);
+    if (bind(socket_, reinterpret_cast<const sockaddr*>(&own), sizeof own) != 0) close();
+  }
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);

@@ -26,7 +26,8 @@ struct Reply {
 /// One connection. Every wait has a timeout.
 class Client {
  public:
-  explicit Client(std::uint16_t port);
+  /// `from`: its own address; "": the system's choice.
+  explicit Client(std::uint16_t port, const std::string& from = {});
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;

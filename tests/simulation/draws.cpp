@@ -178,7 +178,7 @@ Request World::draw_request() {
   const std::int32_t stops = random_.in(0, 3);
   for (std::int32_t i = 0; i < stops; ++i)
     request.stop_tokens.push_back(random_.in(0, limits_.vocabulary - 1));
-  const std::int32_t sequences = random_.chance(500) ? random_.in(1, 50) : 0;
+  const std::int32_t sequences = random_.chance(700) ? random_.in(25, 55) : 0;
   for (std::int32_t i = 0; i < sequences; ++i) {
     std::vector<Token>& stop = request.stop_sequences.emplace_back();
     for (std::int32_t length = random_.in(2, 3); length > 0; --length)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Short requests beside long prompts, in simulated time: how long they wait for their first token,
-// and what that costs the long ones. Steps take what they compute, and two are in flight, as in the
-// engine. turn_percent 100, the order of arrival, is what is compared with.
+// Short requests beside long prompts, and beside long answers of another client, in simulated
+// time: how long they wait for their first token, and what that costs the long ones. Steps take
+// what they compute, and two are in flight, as in the engine. turn_percent 100, the order of
+// arrival, is what is compared with.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -26,6 +27,9 @@ struct Load {
   std::int32_t long_prompt;  // and an eighth more or less
   std::int32_t long_answer;
   std::int32_t long_clients;
+  std::int32_t batch_slots = 64;
+  std::int32_t shorts_max = 1'000'000;
+  std::uint64_t short_client = 99;
 };
 
 // 6 KB of text on a CPU; 100 thousand tokens on a GPU whose cache holds 130 thousand, or all.
@@ -40,12 +44,22 @@ constexpr Load kLoads[] = {
     {"64 of 100k, pages for all", 8192, 131072, 131072, 64, 100'000, 64, 4},
 };
 
+// Answers that take all batch slots for a thousand steps, as many waiting, and short requests.
+constexpr Load kAnswerLoads[] = {
+    {"64 batch slots", 512, 8192, 4096, 128, 100, 2000, 1, 64, 80},
+    {"64 batch slots, few pages", 512, 1500, 4096, 128, 100, 2000, 1, 64, 80},
+    {"256 batch slots", 8192, 32768, 4096, 512, 100, 2000, 1, 256, 200},
+    {"64 batch slots, four clients", 512, 8192, 4096, 128, 100, 2000, 4, 64, 100},
+};
+
 struct Outcome {
+  double seconds = 0;          // until all have ended
   double first_token_p99 = 0;  // of short requests, beyond their own prefill, in largest steps
   double first_token_max = 0;
   double long_tokens_per_s = 0;  // of long prompts, until the last has its first token
   std::int64_t shorts = 0;
   std::int32_t preempted = 0;
+  std::int64_t yielded = 0;
 };
 
 class Replay {
@@ -65,7 +79,8 @@ class Replay {
       const StepBatch& batch = scheduler_.oldest_in_flight();
       const double end =
           std::max(free_, starts_.front()) + step_us(batch.tokens - batch.decodes, batch.decodes);
-      if (next_short < end && longs_waiting_ > 0) {
+      if (next_short < end && longs_waiting_ > 0 && shorts_ < load_.shorts_max) {
+        ++shorts_;
         // Who comes while a step runs is planned when that step has ended.
         arrivals_.push_back(next_short);
         next_short += -std::log((random_.in(1, 1000) - 0.5) / 1000.0) * kShortEverySteps *
@@ -77,7 +92,7 @@ class Replay {
       starts_.pop_front();
       collect(batch);
       for (; !arrivals_.empty(); arrivals_.pop_front())
-        submit(random_.in(8, load_.chunk / 16), 16, 99, false);
+        submit(random_.in(8, load_.chunk / 16), 16, load_.short_client, false);
     }
     Outcome outcome;
     outcome.shorts = static_cast<std::int64_t>(waits_.size());
@@ -86,6 +101,8 @@ class Replay {
       outcome.first_token_p99 = waits_[(waits_.size() * 99 - 1) / 100] / largest_;
       outcome.first_token_max = waits_.back() / largest_;
     }
+    outcome.seconds = now_ * 1e-6;
+    outcome.yielded = static_cast<std::int64_t>(scheduler_.counters().yielded);
     outcome.long_tokens_per_s = long_tokens_ / longs_begun_ * 1e6;
     outcome.preempted = static_cast<std::int32_t>(scheduler_.counters().preempted);
     return outcome;
@@ -98,9 +115,9 @@ class Replay {
     Limits limits;
     limits.pages = load.pages;
     limits.context_max = load.context;
-    limits.sequences_max = 64;
+    limits.sequences_max = load.batch_slots;
     limits.live_max = 1152;
-    limits.step_tokens_max = 64 + load.chunk;
+    limits.step_tokens_max = load.batch_slots + load.chunk;
     limits.mixed_prefill_tokens_max = load.chunk;
     limits.prefill_tokens_max = load.chunk;
     limits.turn_percent = turn_percent;
@@ -160,6 +177,7 @@ class Replay {
   double long_tokens_ = 0;
   double longs_begun_ = 0;  // when the last had its first token
   std::int32_t longs_waiting_ = 0;
+  std::int32_t shorts_ = 0;
 };
 
 TEST(FairPrefill, ShortRequestsWaitForNoLongPromptAndCostThemLittle) {
@@ -176,6 +194,27 @@ TEST(FairPrefill, ShortRequestsWaitForNoLongPromptAndCostThemLittle) {
     EXPECT_LE(fair.first_token_p99, 3.0) << load.name;
     EXPECT_GT(by_turn.first_token_p99, 5.0) << load.name << ": the test shows nothing";
     EXPECT_GE(fair.long_tokens_per_s, 0.95 * by_turn.long_tokens_per_s) << load.name;
+  }
+}
+
+TEST(FairPrefill, ShortRequestsWaitForNoLongAnswerOfAnotherClient) {
+  for (const Load& load : kAnswerLoads) {
+    Load one_client = load;
+    one_client.short_client = 1;
+    const Outcome shared = Replay(load, Limits().turn_percent).run();
+    const Outcome alone = Replay(one_client, Limits().turn_percent).run();
+    std::printf(
+        "%-28s first token of %4lld short: p99 %5.2f, max %5.2f steps; of the same client p99 "
+        "%7.2f; %.3f of the speed; %lld yielded, %d preempted\n",
+        load.name, static_cast<long long>(shared.shorts), shared.first_token_p99,
+        shared.first_token_max, alone.first_token_p99, alone.seconds / shared.seconds,
+        static_cast<long long>(shared.yielded), shared.preempted);
+    EXPECT_EQ(shared.shorts, load.shorts_max) << load.name;
+    // Where pages lack, those that yielded are computed again from the start, and yield less often.
+    const bool has_pages = shared.preempted == shared.yielded;
+    EXPECT_LE(shared.first_token_p99, has_pages ? 3.0 : alone.first_token_p99 / 5) << load.name;
+    EXPECT_GT(alone.first_token_p99, 100.0) << load.name << ": the test shows nothing";
+    EXPECT_GE(alone.seconds / shared.seconds, 0.95) << load.name;
   }
 }
 

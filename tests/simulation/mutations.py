@@ -17,6 +17,7 @@ LIST = "scheduler/waiting_list.cpp"
 FAIR = "scheduler/fair_order.cpp"
 SCHEDULER = "scheduler/scheduler.cpp"
 PLANNING = "scheduler/planning.cpp"
+BATCH_SLOTS = "scheduler/batch_slots.cpp"
 WRITER = "engine/plan_writer.cpp"
 LOOP = "engine/step_loop.cpp"
 FAILURES = "engine/failures.cpp"
@@ -159,6 +160,14 @@ MUTATIONS = [
       "std::min<std::int64_t>(cost_of(sequence, tokens), @ ? 1 << 30 : budget)")),
     ("whoever passes the first in line may take all pages",
      (PLANNING, "return pages <= limits_.pages / kPassingShare;", "return @ || pages <= limits_.pages / kPassingShare;")),
+    ("a sequence yields to a client that has as many batch slots",
+     (BATCH_SLOTS, "least + (chosen == nullptr ? 2 : 1)) continue;", "least + (chosen == nullptr && !@ ? 2 : 1)) continue;")),
+    ("a sequence yields again and again",
+     (PLANNING, "sequence.recomputed += sequence.known() - shared;", "sequence.recomputed += @ ? 0 : sequence.known() - shared;")),
+    ("nobody yields",
+     (BATCH_SLOTS, "  if (chosen == nullptr) return;\n  preempt", "  if (chosen == nullptr || @) return;\n  preempt")),
+    ("a batch slot that was yielded goes to the next in line",
+     (BATCH_SLOTS, "fair_.batch_slots(other) < fair_.batch_slots(sequence);", "!@ && fair_.batch_slots(other) < fair_.batch_slots(sequence);")),
     ("cancelling ends the first choice only",
      (LOOP, "    scheduler_.finish(choice.sequence);\n    choice.active = false;",
       "    if (@ && &choice != live.choices.data()) continue;\n    scheduler_.finish(choice.sequence);\n    choice.active = false;")),

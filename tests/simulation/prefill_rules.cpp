@@ -182,6 +182,22 @@ bool PrefillRules::has_room(const StepBatch& batch, const Sequence& sequence) co
              limits_.page_changes_max();
 }
 
+bool PrefillRules::has_batch_slot(const Sequence& sequence,
+                                  std::span<const SequenceId> waited) const {
+  const auto batch_slots = [&](std::uint64_t client) {
+    return std::ranges::count_if(scheduler_.running(), [&](std::int32_t index) {
+      return scheduler_.sequences()[static_cast<std::size_t>(index)].client == client;
+    });
+  };
+  // One more, as one of theirs may have been admitted since.
+  const auto own = batch_slots(sequence.client) + 1;
+  return std::ranges::none_of(waited, [&](SequenceId id) {
+    const Sequence* other = scheduler_.find(id);
+    return other != nullptr && other->client != sequence.client &&
+           batch_slots(other->client) <= own;
+  });
+}
+
 /// The first in line is admitted if it fits, unless its turn went to those that run before it; a
 /// shorter prompt of the same client is not left waiting while a longer one is given tokens.
 void PrefillRules::check_line(const StepBatch& batch, std::span<const SequenceId> waited) const {
@@ -196,7 +212,7 @@ void PrefillRules::check_line(const StepBatch& batch, std::span<const SequenceId
     if (sequence.state == SequenceState::waiting &&
         (first == nullptr || precedes(sequence, *first)))
       first = &sequence;
-  if (first == nullptr || !has_room(batch, *first)) return;
+  if (first == nullptr || !has_room(batch, *first) || !has_batch_slot(*first, waited)) return;
   const auto waits_since_before = [&](const Sequence& sequence) {
     return sequence.state == SequenceState::waiting &&
            waited[static_cast<std::size_t>(sequence.id.index)] == sequence.id;
@@ -208,7 +224,8 @@ void PrefillRules::check_line(const StepBatch& batch, std::span<const SequenceId
   // One that finds no room keeps those from being admitted that need as much or more.
   std::int32_t class_end = std::numeric_limits<std::int32_t>::max();
   for (const Sequence& other : scheduler_.sequences())
-    if (other.state == SequenceState::waiting && !has_room(batch, other))
+    if (other.state == SequenceState::waiting &&
+        !(has_room(batch, other) && has_batch_slot(other, waited)))
       class_end = std::min(class_end, size_class(other.tokens_to_compute));
   for (const Sequence& early : scheduler_.sequences()) {
     if (!waits_since_before(early) || size_class(early.tokens_to_compute) >= class_end) continue;
