@@ -51,16 +51,11 @@ ATTENTION_CASES = {"attention_decode", "attention_prefill"}
 OTHER_ROWS = {"soak": ("requests", "seconds", "threads", "resident_growth_percent"),
               "batch": ("requests", "answers", "faults", "seconds"), "load": ("bytes", "us", "gb_per_s"), "ready": ("us",),
               "all_reduce": ("us",), "executor": ("us",), "server": ("tokens", "seconds", "faults"), "true_widths": ("chunk", "distance", "bound", "same_best_token"),
-<<<<<<< HEAD
-              "long_context": ("context", "chunk", "cached_tokens", "prompt_seconds"), "serve_client": ("koho", "vllm", "ratio"),
-              "busy_cores": ("two_threads", "one_thread", "kept", "gain"),
-              "prefill": ("long", "kept", "short_p50_ms", "short_p99_ms", "step_ms", "own_ms"),
-              "schema_suite": ("schemas", "refused", "right", "narrower", "wrong", "p50_us", "p99_us")}
-=======
               "long_context": ("context", "chunk", "cached_tokens", "prompt_seconds"), "serve_client": ("koho", "vllm", "ratio"), "serve_pairs": ("ratio",),
               "busy_cores": ("two_threads", "one_thread", "kept", "gain"),
-              "llama_cpp": ("decode_ratio", "prefill_ratio")}
->>>>>>> main
+              "llama_cpp": ("decode_ratio", "prefill_ratio"),
+              "prefill": ("long", "kept", "short_p50_ms", "short_p99_ms", "step_ms", "own_ms"),
+              "schema_suite": ("schemas", "refused", "right", "narrower", "wrong", "p50_us", "p99_us")}
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(work|farm|root)/")
 COMMENT_COLUMNS = 100  # clang-format leaves comments as they are written
 # A file of this repository that a text names: a path with a folder, or a page of docs/.

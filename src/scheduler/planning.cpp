@@ -469,13 +469,6 @@ Sequence& Scheduler::youngest_in(std::int32_t partition) {
   return at(*place);
 }
 
-PageHandle Scheduler::take_page(std::int32_t partition) {
-  PageHandle page = pool_.allocate(partition);
-  if (page.page == kNoPage && prefix_.evict_oldest(partition)) page = pool_.allocate(partition);
-  KOHO_CHECK_NE(page.page, kNoPage);
-  return page;
-}
-
 bool Scheduler::reclaim_paused(const StepBatch& batch, std::int32_t partition) {
   // Preempting could free a page that this step copies from.
   if (!batch.copies.empty()) return false;
@@ -497,18 +490,6 @@ void Scheduler::preempt(Sequence& victim) {
   settle(victim);
   preempted_.push_back(victim.id);
   ++counters_.preempted;
-}
-
-void Scheduler::emit_deduplicated_pages(StepBatch& batch) {
-  for (const DeduplicatedPage& deduplicated : deduplicated_pages_) {
-    const Sequence* sequence = find(deduplicated.sequence);
-    if (sequence == nullptr || sequence->state != SequenceState::running) continue;
-    const auto i = static_cast<std::size_t>(deduplicated.index);
-    if (i >= sequence->pages.size()) continue;  // readmitted since, with a shorter table
-    batch.runs.push_back({sequence->batch_slot, deduplicated.index, 1});
-    batch.run_pages.push_back(sequence->pages[i].page);
-  }
-  deduplicated_pages_.clear();
 }
 
 }  // namespace koho

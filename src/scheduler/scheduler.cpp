@@ -233,6 +233,13 @@ void Scheduler::leave_running(Sequence& sequence) {
   sequence.registered = 0;
 }
 
+PageHandle Scheduler::take_page(std::int32_t partition) {
+  PageHandle page = pool_.allocate(partition);
+  if (page.page == kNoPage && prefix_.evict_oldest(partition)) page = pool_.allocate(partition);
+  KOHO_CHECK_NE(page.page, kNoPage);
+  return page;
+}
+
 void Scheduler::release_pages(Sequence& sequence) {
   // Last to first: idle pages then queue children before parents.
   for (std::size_t i = sequence.pages.size(); i > 0; --i) pool_.release(sequence.pages[i - 1]);
@@ -263,6 +270,18 @@ void Scheduler::register_pages(Sequence& sequence) {
     }
     ++sequence.registered;
   }
+}
+
+void Scheduler::emit_deduplicated_pages(StepBatch& batch) {
+  for (const DeduplicatedPage& deduplicated : deduplicated_pages_) {
+    const Sequence* sequence = find(deduplicated.sequence);
+    if (sequence == nullptr || sequence->state != SequenceState::running) continue;
+    const auto i = static_cast<std::size_t>(deduplicated.index);
+    if (i >= sequence->pages.size()) continue;  // readmitted since, with a shorter table
+    batch.runs.push_back({sequence->batch_slot, deduplicated.index, 1});
+    batch.run_pages.push_back(sequence->pages[i].page);
+  }
+  deduplicated_pages_.clear();
 }
 
 void Scheduler::release_forks(Sequence& parent) {

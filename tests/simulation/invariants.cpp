@@ -149,7 +149,7 @@ void Invariants::check_kind(const StepBatch& batch, std::size_t index) const {
   const bool decode = std::cmp_less(index, batch.decodes);
   require(decode == is_decoded(sequence, row.start) &&
               decode == is_decoded(sequence, row.start + row.count - 1),
-          36, "tokens {}+{} of a prompt of {} are {}", row.start, row.count, sequence.prompt_length,
+          37, "tokens {}+{} of a prompt of {} are {}", row.start, row.count, sequence.prompt_length,
           decode ? "decoded" : "prefilled");
 }
 
