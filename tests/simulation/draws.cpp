@@ -61,7 +61,7 @@ EngineLimits World::draw_limits(Random& random, std::int32_t shrink) {
   s.turn_percent = random.chance(200) ? 100 : random.in(1, 99);
   s.bias_entries_max = random.in(8, 40);
   s.prefix_cache = random.chance(900);
-  s.redecodes_output = s.turn_percent % 3 == 0;
+  s.redecodes_output = s.turn_percent % 3 == 2;
   limits.vocabulary = random.in(8, 200);
   limits.stream_events_per_choice = random.in(4, 24);
   limits.step_deadline_us = 5'000'000;
