@@ -232,8 +232,8 @@ bool Invariants::may_yield(const Sequence& sequence, const Sequence& claimant) c
 }
 
 std::int32_t Invariants::pages_with_reserves(const Sequence& sequence) const {
-  return limits_.pages_of(sequence.known()) + limits_.pages / 8 + limits_.pages / 32 +
-         size_of(scheduler_.running());
+  return limits_.pages_of(sequence.known()) + limits_.pages / 32 +
+         std::min(limits_.pages / 8, size_of(scheduler_.running()));
 }
 
 /// A batch slot is taken from a client that has two more than one that waits, if all are taken or
@@ -244,7 +244,8 @@ void Invariants::check_yielded(const StepBatch& batch) {
     const bool for_other = std::ranges::any_of(waited_, [&](SequenceId id) {
       const Sequence* other = scheduler_.find(id);
       if (other == nullptr || !may_yield(sequence, *other)) return false;
-      return all_ran_ || limits_.partitions > 1 || free_before_ < pages_with_reserves(*other);
+      // One page more was kept for the one that yielded.
+      return all_ran_ || limits_.partitions > 1 || free_before_ <= pages_with_reserves(*other);
     });
     require(for_other, 36, "arrival {} yields to nobody", sequence.arrival);
     truth_of(sequence).yielded = true;

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <set>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -171,8 +174,8 @@ void PrefillRules::check_work_conserved(const StepBatch& batch) const {
 
 bool PrefillRules::has_room(const StepBatch& batch, const Sequence& sequence) const {
   const auto running = static_cast<std::int32_t>(scheduler_.running().size());
-  const std::int32_t pages =
-      limits_.pages_of(sequence.known()) + limits_.pages / 8 + limits_.pages / 32 + running;
+  const std::int32_t pages = limits_.pages_of(sequence.known()) +
+                             std::min(limits_.pages / 8, running) + limits_.pages / 32;
   return limits_.partitions == 1 && batch.preempted.empty() && sequence.in_flight_rows == 0 &&
          sequence.bias_entries == 0 && !sequence.wants_token_counts &&
          running + limits_.sequences_max / 32 < limits_.sequences_max &&
@@ -182,20 +185,27 @@ bool PrefillRules::has_room(const StepBatch& batch, const Sequence& sequence) co
              limits_.page_changes_max();
 }
 
-bool PrefillRules::has_batch_slot(const Sequence& sequence,
+bool PrefillRules::has_batch_slot(const StepBatch& batch,
+                                  const Sequence& sequence,
                                   std::span<const SequenceId> waited) const {
-  const auto batch_slots = [&](std::uint64_t client) {
-    return std::ranges::count_if(scheduler_.running(), [&](std::int32_t index) {
-      return scheduler_.sequences()[static_cast<std::size_t>(index)].client == client;
-    });
-  };
-  // One more, as one of theirs may have been admitted since.
-  const auto own = batch_slots(sequence.client) + 1;
-  return std::ranges::none_of(waited, [&](SequenceId id) {
+  // Of this sequence's client as many as after the launch, of the others as before it: as many as
+  // can have been kept for them.
+  std::map<std::uint64_t, std::int32_t> batch_slots;
+  for (const std::int32_t index : scheduler_.running())
+    ++batch_slots[scheduler_.sequences()[static_cast<std::size_t>(index)].client];
+  const std::int32_t own = batch_slots[sequence.client];
+  for (const StepRow& row : batch.rows)
+    if (row.admitted) --batch_slots[scheduler_.find(row.sequence)->client];
+  std::set<std::pair<std::uint64_t, std::int32_t>> kept_for;  // client and priority
+  for (const SequenceId id : waited) {
     const Sequence* other = scheduler_.find(id);
-    return other != nullptr && other->client != sequence.client &&
-           batch_slots(other->client) <= own;
-  });
+    if (other != nullptr && other->priority <= sequence.priority &&
+        batch_slots[other->client] < own)
+      kept_for.insert({other->client, other->priority});
+  }
+  const auto running = static_cast<std::int32_t>(scheduler_.running().size());
+  const auto kept = static_cast<std::int32_t>(kept_for.size());
+  return running + limits_.sequences_max / 32 + kept < limits_.sequences_max;
 }
 
 /// The first in line is admitted if it fits, unless its turn went to those that run before it; a
@@ -212,7 +222,8 @@ void PrefillRules::check_line(const StepBatch& batch, std::span<const SequenceId
     if (sequence.state == SequenceState::waiting &&
         (first == nullptr || precedes(sequence, *first)))
       first = &sequence;
-  if (first == nullptr || !has_room(batch, *first) || !has_batch_slot(*first, waited)) return;
+  if (first == nullptr || !has_room(batch, *first) || !has_batch_slot(batch, *first, waited))
+    return;
   const auto waits_since_before = [&](const Sequence& sequence) {
     return sequence.state == SequenceState::waiting &&
            waited[static_cast<std::size_t>(sequence.id.index)] == sequence.id;
@@ -225,7 +236,7 @@ void PrefillRules::check_line(const StepBatch& batch, std::span<const SequenceId
   std::int32_t class_end = std::numeric_limits<std::int32_t>::max();
   for (const Sequence& other : scheduler_.sequences())
     if (other.state == SequenceState::waiting &&
-        !(has_room(batch, other) && has_batch_slot(other, waited)))
+        !(has_room(batch, other) && has_batch_slot(batch, other, waited)))
       class_end = std::min(class_end, size_class(other.tokens_to_compute));
   for (const Sequence& early : scheduler_.sequences()) {
     if (!waits_since_before(early) || size_class(early.tokens_to_compute) >= class_end) continue;

@@ -54,8 +54,10 @@ class PrefillRules {
   std::int32_t budget(const StepBatch& batch) const;
   /// Whether nothing but its turn can keep the sequence from being admitted.
   bool has_room(const StepBatch& batch, const Sequence& sequence) const;
-  /// … nor batch slots that are kept for clients with fewer: those of `waited`.
-  bool has_batch_slot(const Sequence& sequence, std::span<const SequenceId> waited) const;
+  /// Nor batch slots that are kept for clients with fewer, of `waited`.
+  bool has_batch_slot(const StepBatch& batch,
+                      const Sequence& sequence,
+                      std::span<const SequenceId> waited) const;
 
   const Scheduler& scheduler_;
   const Limits& limits_;
