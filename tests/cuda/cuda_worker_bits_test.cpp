@@ -89,11 +89,17 @@ TEST_F(CudaWorker, OutputDecodedAgainHasTheSameBits) {
         again.push_back({1, length + i, {id}});
       }
       const std::pair alone((*model)->output().ids[0], (*model)->output().logprobs[0]);
-      again.push_back({2, 0, random_ids(random, 90), true});
-      ASSERT_TRUE((*model)->enqueue(again).ok());
-      ASSERT_TRUE((*model)->finish().ok());
-      EXPECT_EQ(std::pair((*model)->output().ids[0], (*model)->output().logprobs[0]), alone)
-          << "a prompt of " << length;
+      // Many times: a row must not read what the step's other rows are about to write.
+      for (int time = 0; time < 16; ++time) {
+        after(**model, 1, random_ids(random, length + tokens), {length + tokens});
+        after(**model, 1, prompt, {length});
+        std::vector<Row> rows = again;
+        if (time % 2 == 1) rows.push_back({2, 0, random_ids(random, 90), true});
+        ASSERT_TRUE((*model)->enqueue(rows).ok());
+        ASSERT_TRUE((*model)->finish().ok());
+        EXPECT_EQ(std::pair((*model)->output().ids[0], (*model)->output().logprobs[0]), alone)
+            << "a prompt of " << length;
+      }
     }
   }
 }

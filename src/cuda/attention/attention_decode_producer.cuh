@@ -48,9 +48,20 @@ __device__ __forceinline__ void load_kv_tile(const Attention& p,
   }
 }
 
+/// Whether the row before is of the same sequence, which decodes output again: then this step
+/// writes more of the context than its newest token.
+__device__ __forceinline__ bool follows_itself(const Attention& p, int sequence) {
+  if (sequence == 0) return false;
+  const int before = p.context_lengths[sequence - 1];
+  if (before == 0 || p.context_lengths[sequence] != before + 1) return false;
+  const std::int32_t* page =  // where the token of the row before lies: a page of one owner
+      p.page_tables + sequence * p.page_tables_stride + (before - 1) / kPage;
+  return page[0] == page[-p.page_tables_stride];
+}
+
 /// Keeps the ring full. One warp. It loads pages that the previous kernel does not write before it
-/// waits for that kernel. The CTA's first KV tile is loaded before the wait whatever it holds;
-/// NewestTokenLoader then replaces the one token that may be stale.
+/// waits for that kernel. The CTA's first KV tile is loaded before the wait whatever it holds, if
+/// one token of it at most may be stale: NewestTokenLoader then replaces that.
 template <int kWidth, bool kFp8>
 __device__ void produce(const Attention& p,
                         const KvTensorMaps& maps,
@@ -76,6 +87,7 @@ __device__ void produce(const Attention& p,
     const WorkTile work_tile = find_work_tile(p, work_tiles, index);
     const bool is_first_work_tile = index == static_cast<int>(blockIdx.x);
     if (is_first_work_tile) {  // whose query the consumers load
+      if (follows_itself(p, work_tile.sequence)) wait();
       if (lane == 0) {
         query.work_tile = work_tile;
         mbarrier_arrive(ring.query_full);
