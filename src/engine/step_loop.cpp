@@ -305,7 +305,7 @@ void StepLoop::note_launch(const StepBatch& batch, std::int64_t now) {
                       .launched_us = now,
                       .collected_us = 0,
                       .sequences = static_cast<std::int32_t>(batch.rows.size()),
-                      .decodes = batch.decodes,
+                      .decodes = batch.decodes - batch.redecoded,
                       .tokens = batch.tokens,
                       .samples = batch.samples,
                       .preempted = static_cast<std::int32_t>(batch.preempted.size()),

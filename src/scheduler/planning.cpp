@@ -44,6 +44,7 @@ const StepBatch* Scheduler::plan() {
   const std::uint64_t preempted = counters_.preempted;
   plan_decodes(batch);
   granted_ = 0;
+  rows_again_ = 0;
   counts_attention_ = limits_.attention_tokens > 0 && std::ssize(running_) + waiting_.size() > 1;
   prefill_share_ = ceil_div(std::max(prefill_budget(batch), 0), limits_.partitions);
   std::ranges::fill(prefilled_, 0);
@@ -108,13 +109,15 @@ void Scheduler::plan_prefills(StepBatch& batch, bool admits) {
 }
 
 void Scheduler::plan_output_again(StepBatch& batch) {
-  // Each running sequence has a row; the others are shared out.
-  std::int32_t rows = limits_.sequences_max - static_cast<std::int32_t>(running_.size());
+  rows_again_ = 0;
   for (const std::int32_t index : order_) {
     Sequence& sequence = at(index);
     if (sequence.granted == 0 || in_prompt(sequence)) continue;
-    const std::int32_t tokens = std::min(std::exchange(sequence.granted, 0), 1 + rows);
-    rows -= tokens - 1;
+    // Who was admitted after the grant may have taken a row.
+    const std::int32_t granted = std::exchange(sequence.granted, 0);
+    const std::int32_t tokens = std::min(granted, 1 + spare_rows());
+    rows_again_ += tokens - 1;
+    granted_ -= granted - tokens;
     fair_.charge(sequence, tokens);
     for (std::int32_t i = 0; i < tokens; ++i)
       add_row(batch, sequence, 1, sequence.last_row_step < sequence.admitted_step);
@@ -223,6 +226,8 @@ std::int32_t Scheduler::grant(Sequence& sequence, std::int32_t tokens, std::int3
   // by turn never takes the rest of the step.
   const auto cost = static_cast<std::int32_t>(
       std::max<std::int64_t>(tokens, std::min<std::int64_t>(cost_of(sequence, tokens), budget)));
+  if (limits_.redecodes_output && tokens > 0 && !in_prompt(sequence))
+    rows_again_ += tokens - (sequence.granted == 0 ? 1 : 0);
   sequence.granted += tokens;
   granted_ += cost;
   prefilled_[static_cast<std::size_t>(sequence.partition)] += cost;

@@ -174,9 +174,17 @@ class Scheduler {
   /// Tokens of a running sequence that one row can hold and this step does not compute yet.
   std::int32_t left_of(const Sequence& sequence) const {
     const std::int32_t left = sequence.remaining() - sequence.granted;
-    return in_prompt(sequence)
-               ? std::min(left, sequence.prompt_length - sequence.planned - sequence.granted)
-               : left;
+    if (!limits_.redecodes_output) return left;
+    if (in_prompt(sequence))
+      return std::min(left, sequence.prompt_length - sequence.planned - sequence.granted);
+    return std::min(left, (sequence.granted == 0 ? 1 : 0) + spare_rows());
+  }
+  /// Rows of the step being planned beyond one for each running sequence: for output that is
+  /// decoded again.
+  std::int32_t spare_rows() const {
+    constexpr std::int32_t kDecodesMax = 1024;  // that attention on a GPU takes as decodes
+    const std::int32_t rows = std::min(limits_.sequences_max, kDecodesMax);
+    return std::max(rows - static_cast<std::int32_t>(running_.size()) - rows_again_, 0);
   }
   /// Decodes output tokens again, as many as were granted and have rows.
   void plan_output_again(StepBatch& batch);
@@ -254,11 +262,12 @@ class Scheduler {
   std::vector<std::int32_t> batch_slots_;  // free ones
   bool counts_attention_ = false;          // in this step: limits_.attention_tokens
   std::int32_t prefill_share_ = 0;         // prefill tokens of a partition in this step
-  std::int32_t granted_ = 0;               // of the prefill budget, so far in this step
-  std::vector<std::int32_t> prefilled_;    // of these, by partition
-  std::vector<std::int32_t> turns_;        // by partition: what is left to give away by turn
-  std::int64_t turn_carry_ = 0;            // hundredths of tokens that the last steps owe to turns
-  std::vector<std::int32_t> loads_;        // by partition, for one admission
+  std::int32_t rows_again_ = 0;  // of output decoded again in this step, beyond one a sequence
+  std::int32_t granted_ = 0;     // of the prefill budget, so far in this step
+  std::vector<std::int32_t> prefilled_;  // of these, by partition
+  std::vector<std::int32_t> turns_;      // by partition: what is left to give away by turn
+  std::int64_t turn_carry_ = 0;          // hundredths of tokens that the last steps owe to turns
+  std::vector<std::int32_t> loads_;      // by partition, for one admission
   std::vector<std::int32_t> matches_;
   WaitingList waiting_;
   FairOrder fair_;

@@ -199,6 +199,29 @@ TEST(Scheduler, OutputIsDecodedAgainWhereThatTells) {
   harness.drain();
 }
 
+/// Rows are shared out before tokens are: everyone has one, and nobody is granted what has none.
+TEST(Scheduler, EachSequenceHasARowOfOutputThatIsDecodedAgain) {
+  Limits limits = small_limits();
+  limits.redecodes_output = true;
+  limits.pages = 64;
+  Harness harness(limits);
+  for (int i = 0; i < 3; ++i) harness.submit(4, 20, 100 * i);
+  for (int i = 0; i < 12; ++i) harness.step();
+  harness.scheduler.reset_device();
+  while (harness.scheduler.counters().resumed < 3) harness.step();
+  const StepBatch* batch = nullptr;
+  do {
+    batch = harness.step();
+  } while (batch->redecoded == 0 || batch->decodes != std::ssize(batch->rows));
+  EXPECT_EQ(batch->rows.size(), 4U) << "all rows of the step";
+  EXPECT_EQ(batch->prefill_cost, batch->redecoded);
+  for (const std::int32_t index : harness.scheduler.running()) {
+    const Sequence& sequence = harness.scheduler.sequences()[static_cast<std::size_t>(index)];
+    EXPECT_GT(tokens_of(batch, sequence.id), 0);
+  }
+  harness.drain();
+}
+
 TEST(Scheduler, DeduplicatesAPageThatIsCachedAlready) {
   Harness harness;
   harness.submit(8, 4);

@@ -65,7 +65,6 @@ Attention CudaBackend::attention_of(ConstTensorView q,
           .page_tables_stride = batch.page_tables.stride(0),
           .tokens = batch.tokens,
           .sequences = static_cast<int>(batch.sequences),
-          // Deterministic: decode rows take the kernel of prompts, as sequences of one row.
           .decodes = static_cast<int>(batch.decodes),
           .query_max = static_cast<int>(batch.query_max),
           .context_max = static_cast<int>(batch.context_max),
