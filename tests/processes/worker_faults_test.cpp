@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <random>
 #include <string>
 #include <sys/mman.h>
@@ -121,8 +122,8 @@ struct ForeignMemory {
 
 TEST_F(WorkerFaults, WhatABrokenWorkerWritesHarmsNobody) {
   // Of the second rank, whose results are only compared: with wrong bytes in them the step fails,
-  // and is computed anew.
-  const auto engine = start();
+  // and is computed anew. An answer that is taken back is missed at the step's deadline only.
+  const auto engine = start(10'000'000, 2'000'000);
   ASSERT_NE(engine, nullptr);
   std::vector<KnownAnswer> known;
   for (std::size_t index = 0; index < 6; ++index) known.push_back(answer_of_threads(index));
@@ -130,24 +131,28 @@ TEST_F(WorkerFaults, WhatABrokenWorkerWritesHarmsNobody) {
   for (int round = 0; round < 30; ++round) {
     std::vector<std::shared_ptr<OutputStream>> streams;
     for (std::size_t index = 0; index < 6; ++index) streams.push_back(engine->submit(index));
-    const std::vector<pid_t> processes = engine->processes().processes();
-    if (processes.size() == 2) {
-      const ForeignMemory control(processes[1], kControlMemory);
-      const ForeignMemory steps(processes[1], kStepMemory);
-      ASSERT_TRUE(control.data != nullptr && steps.data != nullptr);
-      // The last bytes of the step memory are the second rank's two results, with room for the
-      // logits of eight rows each.
-      const std::size_t result =
-          (flat_result_bytes(8, engine->engine().limits().vocabulary) + 63) / 64 * 64;
-      auto* words = reinterpret_cast<Control*>(control.data);
-      for (int i = 0; i < 200; ++i) {
-        steps.data[steps.size - (1 + random() % 2) * result + random() % flat_result_bytes(8)] =
-            static_cast<std::byte>(random());
-        if (i % 20 == 0)
-          words->rank[1].result_bytes[random() % 2].store(random() % 2 == 0 ? random() : 1U << 31U);
-        if (i % 50 == 0) words->rank[1].answered.store(random() % 1000);
-        std::this_thread::sleep_for(std::chrono::microseconds(random() % 100));
-      }
+    // What the round before wrote may end the workers only now.
+    std::optional<ForeignMemory> control;
+    std::optional<ForeignMemory> steps;
+    ASSERT_TRUE(wait_for([&] {
+      const std::vector<pid_t> processes = engine->processes().processes();
+      if (processes.size() != 2) return false;
+      control.emplace(processes[1], kControlMemory);
+      steps.emplace(processes[1], kStepMemory);
+      return control->data != nullptr && steps->data != nullptr;
+    }));
+    // The last bytes of the step memory are the second rank's two results, with room for the
+    // logits of eight rows each.
+    const std::size_t result =
+        (flat_result_bytes(8, engine->engine().limits().vocabulary) + 63) / 64 * 64;
+    auto* words = reinterpret_cast<Control*>(control->data);
+    for (int i = 0; i < 200; ++i) {
+      steps->data[steps->size - (1 + random() % 2) * result + random() % flat_result_bytes(8)] =
+          static_cast<std::byte>(random());
+      if (i % 20 == 0)
+        words->rank[1].result_bytes[random() % 2].store(random() % 2 == 0 ? random() : 1U << 31U);
+      if (i % 50 == 0) words->rank[1].answered.store(random() % 1000);
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 100));
     }
     for (std::size_t index = 0; index < 6; ++index)
       EXPECT_EQ(read_answer(*streams[index]), known[index]);
