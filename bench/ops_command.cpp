@@ -6,6 +6,7 @@
 
 #include "app/build_info.h"
 #include "app/command.h"
+#include "app/model_flags.h"
 #include "bench/operator_bench.h"
 #include "cuda/cuda_backend.h"
 #include "worker/device.h"
@@ -26,8 +27,7 @@ std::string command_of(const OpsOptions& options) {
   std::string command = "koho bench ops";
   if (options.device != "auto") command += " --device " + options.device;
   if (options.portable) command += " --portable";
-  if (options.deterministic)
-    command += *options.deterministic ? " --deterministic" : " --no-deterministic";
+  command += app::flag_text("deterministic", options.deterministic);
   if (options.no_check) command += " --no-check";
   if (options.no_time) command += " --no-time";
   if (options.bench.sustained) command += " --sustained";

@@ -28,6 +28,10 @@ Status check_nothing_synthetic(const ModelFlags& options) {
 
 }  // namespace
 
+std::string flag_text(std::string_view name, std::optional<bool> given) {
+  return given ? fmt::format(" --{}{}", *given ? "" : "no-", name) : std::string();
+}
+
 std::string model_flags(const ModelFlags& options) {
   const ModelFlags usual;
   std::string text = flag_text("model", options.model, usual.model) +
@@ -37,8 +41,7 @@ std::string model_flags(const ModelFlags& options) {
                      flag_text("device", options.device, usual.device) +
                      flag_text("layers", options.layers, usual.layers) +
                      flag_text("threads", options.threads, usual.threads);
-  if (options.deterministic)
-    text += *options.deterministic ? " --deterministic" : " --no-deterministic";
+  text += flag_text("deterministic", options.deterministic);
   if (options.portable) text += " --portable";
   return text;
 }

@@ -57,6 +57,9 @@ std::string flag_text(std::string_view name, const Value& value, const Value& us
   return value == usual ? std::string() : fmt::format(" --{} {}", name, value);
 }
 
+/// " --name" or " --no-name", or nothing where neither was given.
+std::string flag_text(std::string_view name, std::optional<bool> given);
+
 /// The flags that give these options, each after a blank: reports print them to repeat a command.
 std::string model_flags(const ModelFlags& options);
 

@@ -195,13 +195,7 @@ std::vector<ServeOption> execution_options() {
        }},
       {"Compute", "--no-deterministic", "", "It may, where cuBLASLt or NCCL are faster",
        Takes::nothing,
-       [](O& o, S v) -> Status {
-         bool off = false;
-         KOHO_TRY(set_boolean(off, v));
-         o.runtime.device.deterministic = !off;
-         return {};
-       },
-       nullptr},
+       [](O& o, S v) { return set_negated(o.runtime.device.deterministic.emplace(), v); }, nullptr},
       {"Compute", "--step-deadline,--watchdog-timeout", "SECONDS",
        "After so long a step is a hang, and ranks restart; 0 = 30 on GPUs, else 600", Takes::value,
        [](O& o, S v) -> Status {
@@ -334,13 +328,7 @@ std::vector<ServeOption> batching_options() {
        [](const O& o) { return shown_boolean(o.runtime.prefix_cache); }},
       {"Batching", "--no-enable-prefix-caching,--disable-radix-cache,--no-cache-prompt", "",
        "Compute every prompt from its beginning", Takes::nothing,
-       [](O& o, S v) -> Status {
-         bool off = false;
-         KOHO_TRY(set_boolean(off, v));
-         o.runtime.prefix_cache = !off;
-         return {};
-       },
-       nullptr},
+       [](O& o, S v) { return set_negated(o.runtime.prefix_cache, v); }, nullptr},
   };
 }
 

@@ -137,13 +137,7 @@ std::vector<ServeOption> log_options() {
        [](O& o, S v) { return set_boolean(o.server.log_requests, v); },
        [](const O& o) { return shown_boolean(o.server.log_requests); }},
       {"Log", "--disable-log-requests", "", "Log no line per request", Takes::nothing,
-       [](O& o, S v) -> Status {
-         bool off = false;
-         KOHO_TRY(set_boolean(off, v));
-         o.server.log_requests = !off;
-         return {};
-       },
-       nullptr},
+       [](O& o, S v) { return set_negated(o.server.log_requests, v); }, nullptr},
   };
 }
 

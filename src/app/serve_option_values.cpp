@@ -79,6 +79,13 @@ Status set_boolean(bool& target, const std::string& text) {
   return {};
 }
 
+Status set_negated(bool& target, const std::string& text) {
+  bool off = false;
+  KOHO_TRY(set_boolean(off, text));
+  target = !off;
+  return {};
+}
+
 Status set_text(std::string& target, const std::string& text) {
   target = text;
   return {};

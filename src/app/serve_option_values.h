@@ -38,6 +38,9 @@ Status set_share(double& target, const std::string& text);
 /// A flag without a value is true; the config file and the environment may also say false.
 Status set_boolean(bool& target, const std::string& text);
 
+/// The same for a flag that says what is not so.
+Status set_negated(bool& target, const std::string& text);
+
 /// Any text.
 Status set_text(std::string& target, const std::string& text);
 
