@@ -31,13 +31,17 @@ PrefixCache::PrefixCache(PagePool& pool,
                  sizeof(std::int32_t));
 }
 
+PrefixCache::Wanted PrefixCache::first_page(std::span<const Token> tokens,
+                                            std::int32_t given) const {
+  return {.tokens = tokens.first(static_cast<std::size_t>(tokens_per_page_)),
+          .given = std::clamp(given, 0, tokens_per_page_)};
+}
+
 PrefixCache::Wanted PrefixCache::page_of(std::span<const Token> tokens,
                                          std::int32_t given,
                                          std::size_t index) const {
-  const auto page_tokens = static_cast<std::size_t>(tokens_per_page_);
   const auto first = static_cast<std::int32_t>(index) * tokens_per_page_;
-  return {.tokens = tokens.subspan(index * page_tokens, page_tokens),
-          .given = std::clamp(given - first, 0, tokens_per_page_)};
+  return first_page(tokens.subspan(static_cast<std::size_t>(first)), given - first);
 }
 
 std::int32_t PrefixCache::match(std::span<const Token> tokens,
@@ -96,7 +100,7 @@ PageId PrefixCache::insert(PageId parent,
                            PageId page) {
   KOHO_CHECK_EQ(tokens.size(), static_cast<std::size_t>(tokens_per_page_));
   KOHO_CHECK(parent == kNoPage || (pool_.cached(parent) && pool_.ref_count(parent) > 0));
-  const Wanted wanted{tokens, given};
+  const Wanted wanted = first_page(tokens, given);
   const Key key = key_of(key_at(parent), salt, wanted);
   const PageId known = find(key, parent, salt, wanted, pool_.partition_of(page));
   if (known != kNoPage) return known;
@@ -108,7 +112,7 @@ PageId PrefixCache::insert(PageId parent,
               .parent = parent,
               .bucket_next = head,
               .children = 0,
-              .given = given};
+              .given = wanted.given};
   head = page;
   if (parent != kNoPage) ++at(parent).children;
   std::copy(tokens.begin(), tokens.end(),

@@ -62,7 +62,8 @@ class PrefixCache {
 
   /// Makes a full page findable behind `parent` (kNoPage: a first page) and returns the page that
   /// stands for these tokens: `page`, or the one that was there already in its partition, which the
-  /// caller then uses instead of its own. The first `given` of the page's tokens were given.
+  /// caller then uses instead of its own. From its beginning on `given` tokens were given: none if
+  /// that is not positive, all if it is more than the page has.
   /// Requires: tokens.size() == tokens_per_page; page and parent are owned by the caller, parent is
   /// cached.
   PageId insert(PageId parent,
@@ -105,6 +106,8 @@ class PrefixCache {
     std::span<const Token> tokens;
     std::int32_t given = 0;
   };
+  /// The first page of `tokens`, of which the first `given` were given, if any.
+  Wanted first_page(std::span<const Token> tokens, std::int32_t given) const;
   /// Page `index` of a sequence whose first `given` tokens were given.
   Wanted page_of(std::span<const Token> tokens, std::int32_t given, std::size_t index) const;
 

@@ -258,8 +258,7 @@ void Scheduler::register_pages(Sequence& sequence) {
     const std::span<const Token> tokens = std::span(sequence.tokens)
                                               .subspan(i * static_cast<std::size_t>(page_tokens),
                                                        static_cast<std::size_t>(page_tokens));
-    const std::int32_t given =
-        std::clamp(given_tokens(sequence) - sequence.registered * page_tokens, 0, page_tokens);
+    const std::int32_t given = given_tokens(sequence) - sequence.registered * page_tokens;
     const PageId cached = prefix_.insert(parent, sequence.salt, tokens, given, own.page);
     if (cached != own.page) {
       sequence.pages[i] = pool_.share(cached);
