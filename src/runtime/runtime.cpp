@@ -54,8 +54,7 @@ Status validate(const RuntimeOptions& options, const ModelConfig& config) {
 
 EngineLimits engine_limits(const RuntimeOptions& options,
                            const RuntimeSizes& sizes,
-                           std::int64_t vocabulary,
-                           bool redecodes_output) {
+                           std::int64_t vocabulary) {
   EngineLimits limits;
   limits.scheduler.tokens_per_page = static_cast<std::int32_t>(kPageTokens);
   limits.scheduler.pages = sizes.kv_pages;
@@ -69,7 +68,6 @@ EngineLimits engine_limits(const RuntimeOptions& options,
   limits.scheduler.prefill_tokens_max = sizes.prefill_chunk;
   limits.scheduler.attention_tokens = sizes.attention_tokens;
   limits.scheduler.prefix_cache = options.prefix_cache;
-  limits.scheduler.redecodes_output = redecodes_output;
   // A rank's table of biases has room for kLogitBiasMax a row.
   limits.scheduler.bias_entries_max =
       std::min(limits.scheduler.bias_entries_max, options.sequences_max * kLogitBiasMax);
@@ -150,7 +148,7 @@ Status check_host_holds(const RuntimeSizes& sizes, const RuntimeOptions& options
 Result<RuntimePlan> decide(const LoadedModel& model,
                            const RuntimeOptions& options,
                            std::span<const RankMemory> devices,
-                           bool redecodes_output) {
+                           const ProcessExecutor* processes) {
   CacheMemory memory;
   if (options.kv_pages == 0) {
     KOHO_TRY_ASSIGN(memory, cache_memory(model.config, model.sources, options, devices));
@@ -158,7 +156,13 @@ Result<RuntimePlan> decide(const LoadedModel& model,
   RuntimePlan plan;
   plan.sizes = decide_sizes(model.config, options, memory);
   if (options.device.kind == DeviceKind::cpu) KOHO_TRY(check_host_holds(plan.sizes, options));
-  plan.limits = engine_limits(options, plan.sizes, model.config.vocab_size, redecodes_output);
+  plan.limits = engine_limits(options, plan.sizes, model.config.vocab_size);
+  bool& redecodes = plan.limits.scheduler.redecodes_output;
+  if (processes != nullptr) {
+    redecodes = processes->devices().front().redecodes_output != 0;  // its workers have the GPUs
+  } else {
+    KOHO_TRY_ASSIGN(redecodes, redecodes_output(options.device));
+  }
   KOHO_TRY(validate(plan.limits));
   return plan;
 }
@@ -216,18 +220,15 @@ Result<std::string> choose_ranks(const LoadedModel& model, RuntimeOptions& optio
 Result<RuntimePlan> plan_runtime(const LoadedModel& model, const RuntimeOptions& given) {
   const RuntimeOptions options = decide_experts(model, given);
   KOHO_TRY(check_options(model, options));
+  std::unique_ptr<ProcessExecutor> processes;
   std::vector<RankMemory> devices;
-  bool redecodes = false;
   if (uses_processes(options)) {
-    KOHO_TRY_ASSIGN(const std::unique_ptr<ProcessExecutor> executor,
-                    open_processes(model, options));
-    devices = memory_of(*executor);
-    redecodes = executor->devices().front().redecodes_output;
+    KOHO_TRY_ASSIGN(processes, open_processes(model, options));
+    devices = memory_of(*processes);
   } else {
     KOHO_TRY_ASSIGN(devices, open_devices(options));
-    KOHO_TRY_ASSIGN(redecodes, redecodes_output(options.device));
   }
-  return decide(model, options, devices, redecodes);
+  return decide(model, options, devices, processes.get());
 }
 
 SamplingParameters default_sampling(const GenerationConfig& generation) {
@@ -265,18 +266,13 @@ Status Runtime::start() {
   KOHO_TRY(check_options(model_, options_));
   std::unique_ptr<ProcessExecutor> processes;
   std::vector<RankMemory> devices;
-  bool redecodes = false;
   if (uses_processes(options_)) {
     KOHO_TRY_ASSIGN(processes, open_processes(model_, options_));
     devices = memory_of(*processes);
-    redecodes = processes->devices().front().redecodes_output;
-  } else {
-    if (options_.kv_pages == 0) {
-      KOHO_TRY_ASSIGN(devices, open_devices(options_));
-    }
-    KOHO_TRY_ASSIGN(redecodes, redecodes_output(options_.device));
+  } else if (options_.kv_pages == 0) {
+    KOHO_TRY_ASSIGN(devices, open_devices(options_));
   }
-  KOHO_TRY_ASSIGN(const RuntimePlan plan, decide(model_, options_, devices, redecodes));
+  KOHO_TRY_ASSIGN(const RuntimePlan plan, decide(model_, options_, devices, processes.get()));
   sizes_ = plan.sizes;
   const EngineLimits& limits = plan.limits;
   if (sizes_.context_max < options_.context_max)

@@ -78,7 +78,7 @@ struct LoadTask {
 struct DeviceReport {
   std::int64_t total_bytes = 0;
   std::int64_t free_bytes = 0;
-  bool redecodes_output = false;  // of the device: worker/device.h
+  std::uint32_t redecodes_output = 0;  // 1: of this device (worker/device.h)
   FlatText<128> name;
 };
 static_assert(std::is_trivially_copyable_v<WorkerTask> && std::is_trivially_copyable_v<LoadTask> &&

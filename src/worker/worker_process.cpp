@@ -208,7 +208,8 @@ class WorkerProcess {
     mine.devices = {device_of(device_, rank_)};
     KOHO_TRY_ASSIGN(words_.device.total_bytes, device_memory_bytes(mine));
     words_.device.free_bytes = use.free_bytes;
-    KOHO_TRY_ASSIGN(words_.device.redecodes_output, redecodes_output(mine));
+    KOHO_TRY_ASSIGN(const bool redecodes, redecodes_output(mine));
+    words_.device.redecodes_output = redecodes ? 1 : 0;
     words_.device.name.set(backend_->description());
     if (mine.kind == DeviceKind::cuda) {
       KOHO_TRY_ASSIGN(const std::string name, device_name(mine));
