@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode attention: one query row a sequence over its paged context, split-KV. Every GPU; head
+// Decode attention: rows of one query token over its paged context, split-KV. Every GPU; head
 // widths of 64 and 128, pages of bf16 or e4m3. attention_combine.cu combines the partial sums.
 //
 //   grid     persistent, two CTAs an SM; each takes work tiles (attention_decode_work_tiles.cuh)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of decode attention that overlaps the previous kernel's tail. That kernel writes the
-// query and the K and V of each sequence's newest token, so only these wait for its end.
+// query and the K and V of each row's newest token, so only these wait for its end. Where rows are
+// of one sequence it writes more: the producer then loads nothing before (follows_itself()).
 #pragma once
 
 #include "cuda/attention/attention_decode.cuh"
