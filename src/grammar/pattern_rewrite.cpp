@@ -105,8 +105,8 @@ std::optional<std::string> class_of(const std::string& property) {
 /// Reads an expression once from left to right, and writes it anew.
 class Rewriter {
  public:
-  Rewriter(std::string_view pattern, PatternRewriter::Properties& known)
-      : rest_(pattern), known_(known) {}
+  Rewriter(std::string_view pattern, bool json_string, PatternRewriter::Properties& known)
+      : rest_(pattern), json_string_(json_string), known_(known) {}
 
   Result<std::string> run() {
     if (rest_.starts_with("(?i)") || rest_.starts_with("^(?i)")) {
@@ -167,6 +167,14 @@ class Rewriter {
       return refused(kUnsupportedSchema,
                      "\\P{…} is not supported: list the characters that may come, as in [0-9 ]");
     if (kind == 'p') return property();
+    if (kind == 's' && json_string_) {
+      rest_.remove_prefix(2);
+      out_ += ' ';
+      if (!in_class_ || !rest_.starts_with('-')) return {};
+      rest_.remove_prefix(1);
+      out_ += "\\-";
+      return {};
+    }
     // \xHH, \uHHHH and the like keep their digits.
     std::size_t length = 2;
     if (kind == 'x') length = 4;
@@ -257,6 +265,7 @@ class Rewriter {
   }
 
   std::string_view rest_;
+  bool json_string_;
   PatternRewriter::Properties& known_;
   std::string out_;
   bool ignore_case_ = false;
@@ -336,9 +345,9 @@ std::string pattern_without(std::span<const std::string> words, bool prefixes, b
   return excluded_below({words.begin(), words.end()}, prefixes, empty);
 }
 
-Result<std::string> PatternRewriter::rewrite(std::string_view pattern) {
+Result<std::string> PatternRewriter::rewrite(std::string_view pattern, bool json_string) {
   if (std::optional<std::string> made = without_lookahead(pattern)) return *std::move(made);
-  return Rewriter(pattern, properties_).run();
+  return Rewriter(pattern, json_string, properties_).run();
 }
 
 }  // namespace koho

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rewrites regular expressions to what xgrammar reads: (?i), \p{…} and a look-ahead that excludes
-// words at the beginning. Private to src/grammar.
+// Rewrites regular expressions to what xgrammar reads: (?i), \p{…}, a look-ahead that excludes
+// words at the beginning, and white space of strings. Private to src/grammar.
 #pragma once
 
 #include <map>
@@ -25,10 +25,11 @@ class PatternRewriter {
   ///     property, and of the longer runs of such characters above (some rare characters that have
   ///     the property do not match);
   ///   ^(?!a|b) before ".*" or ".+": the strings that do not begin with a word; with $ behind the
-  ///     words: that are none of them.
+  ///     words: that are none of them;
+  ///   \s of a `json_string`: a space, as all other white space would be an escape there.
   /// Errors: unsupported_schema with what to write instead: other look-around, \P{…}, a property
   /// that Unicode does not have, (?i) with other letters.
-  Result<std::string> rewrite(std::string_view pattern);
+  Result<std::string> rewrite(std::string_view pattern, bool json_string);
 
  private:
   Properties properties_;

@@ -58,7 +58,7 @@ class Merger {
   /// Leaves a pattern that cannot be rewritten as it is: the reader refuses it.
   void rewrite_patterns(Member& member) {
     const auto rewrite = [this](std::string_view pattern) {
-      Result<std::string> made = patterns_.rewrite(pattern);
+      Result<std::string> made = patterns_.rewrite(pattern, true);
       return made.ok() ? *std::move(made) : std::string(pattern);
     };
     if (member.name == "pattern" && member.value.string() != nullptr)

@@ -26,13 +26,13 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kBounds{{
 }};
 
 constexpr std::string_view kUnsupportedPattern =
-    "a pattern that requires a quotation mark or a backslash, or combines non-ASCII characters "
-    "with "
-    "\".\", \"[^\", \"\\S\", \"\\W\" or \"\\D\", is not supported";
+    "a pattern that requires a quotation mark, a backslash or a control character, or combines "
+    "non-ASCII characters with \".\", \"[^\", \"\\S\", \"\\W\", \"\\D\" or a control character's "
+    "escape, is not supported";
 
 /// Whether xgrammar limits a pattern to strings that JSON writes without escapes. It does if the
-/// pattern requires no quotation mark and no backslash, and is all ASCII or has no part that
-/// matches "any character except".
+/// pattern requires no quotation mark, no backslash and no control character, and is all ASCII or
+/// has no part that matches "any character except" or a control character.
 bool stays_unescaped(std::string_view pattern) {
   bool in_class = false;
   bool negated = false;
@@ -41,11 +41,15 @@ bool stays_unescaped(std::string_view pattern) {
   for (std::size_t i = 0; i < pattern.size(); ++i) {
     const char c = pattern[i];
     ascii = ascii && static_cast<unsigned char>(c) < 0x80;
-    if (c == '"' && !(in_class && negated)) return false;
+    if ((c == '"' && !(in_class && negated)) || (c >= 0 && c < ' ')) return false;
     if (c == '\\') {
       const char escaped = ++i < pattern.size() ? pattern[i] : '\\';
       if (escaped == '\\' && !(in_class && negated)) return false;
-      wide = wide || escaped == 'S' || escaped == 'W' || escaped == 'D';
+      constexpr std::string_view kWide = "SWDcfnrtv0";
+      const std::string_view rest = pattern.substr(std::min(i, pattern.size()));
+      wide = wide || kWide.find(escaped) != kWide.npos || rest.starts_with("u{") ||
+             rest.starts_with("u000") || rest.starts_with("u001") || rest.starts_with("x0") ||
+             rest.starts_with("x1");
     } else if (c == '[' && !in_class) {
       in_class = true;
       negated = pattern.substr(i).starts_with("[^");
@@ -353,7 +357,7 @@ Status Schema::Tree::read_text(int index) {
   if (pattern != nullptr && pattern->string() == nullptr)
     return fault(kInvalidGrammar, at(index).path + ".pattern", "pattern must be a string");
   if (pattern != nullptr) {
-    Result<std::string> rewritten = PatternRewriter().rewrite(*pattern->string());
+    Result<std::string> rewritten = PatternRewriter().rewrite(*pattern->string(), true);
     if (!rewritten.ok()) return placed(at(index).path + ".pattern", std::move(rewritten).error());
   }
   if (pattern != nullptr && !stays_unescaped(*pattern->string()))

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "grammar/string_lengths.h"
 
+#include <cctype>
+
 #include "base/json.h"
 #include "base/text.h"
 
@@ -26,6 +28,27 @@ std::size_t class_end(std::string_view pattern) {
       return i > 1 && !(i == 2 && pattern[1] == '^') ? i + 1 : pattern.npos;
   }
   return pattern.npos;
+}
+
+/// Whether a class for sure has a character that JSON writes without an escape: "[^\s\S]" has none,
+/// "[\n]" one that a counted string cannot have.
+bool has_character(std::string_view one_class) {
+  const bool negated = one_class.starts_with("[^");
+  if (one_class[0] != '[') return true;
+  one_class = one_class.substr(negated ? 2 : 1, one_class.size() - (negated ? 3 : 2));
+  bool has_plain = false;
+  for (std::size_t i = 0; i < one_class.size(); ++i) {
+    const bool escape = one_class[i] == '\\' && i + 1 < one_class.size();
+    const char c = one_class[escape ? ++i : i];
+    const bool named = escape && std::isalnum(static_cast<unsigned char>(c)) != 0;
+    constexpr std::string_view kNamed = "wdsnrtfvWDS";
+    const bool upper = c == 'W' || c == 'D' || c == 'S';
+    if (named && (kNamed.find(c) == kNamed.npos || (negated && upper))) return false;
+    if (negated && static_cast<unsigned char>(c) >= 0x80) return false;  // it may be a range's end
+    has_plain = has_plain || (named ? upper || c == 'w' || c == 'd' || c == 's'
+                                    : c >= ' ' && c < '\x7f' && c != '"' && c != '\\');
+  }
+  return negated || has_plain;
 }
 
 /// The end of the one character, or the class of characters, at `at`, or npos.
@@ -71,6 +94,7 @@ std::optional<CountedPattern> counted_pattern(std::string_view pattern) {
     end = character_end(core, head);
   }
   if (end == core.npos || core.size() < end + 3 || core.back() != '}') return std::nullopt;
+  if (!has_character(core.substr(head, end - head))) return std::nullopt;
   const std::string_view range = core.substr(end + 1, core.size() - end - 2);
   const std::size_t comma = range.find(',');
   const std::optional<std::int32_t> least = number(range.substr(0, comma));

@@ -394,7 +394,7 @@ Result<XgrammarAdapter::GrammarSource> XgrammarAdapter::source_of(const Constrai
     }
     case Kind::regex: {
       KOHO_TRY(check_text("regex", constraint.text, limits_));
-      KOHO_TRY_ASSIGN(source.text, PatternRewriter().rewrite(constraint.text));
+      KOHO_TRY_ASSIGN(source.text, PatternRewriter().rewrite(constraint.text, false));
       if (std::optional<CountedPattern> counted = counted_pattern(source.text);
           counted && limits_.count_lengths) {
         source.text = std::move(counted->unbounded);

@@ -39,7 +39,7 @@ std::string random_expression(Random& random, int depth) {
     if (depth > 0 && random() % 3 == 0) return "(" + random_expression(random, depth - 1) + ")";
     if (depth > 0 && random() % 8 == 0) return "(?:" + random_expression(random, depth - 1) + ")";
     return pick(random, {"a", "b", "c", "[ab]", "[^a]", "[a-c]", "ab", "\\d", "\\w", "1", " ", "-",
-                         "\\.", "\"", "\\\\", "[b\\-]", "."});
+                         "\\.", "\"", "\\\\", "[b\\-]", ".", "[^\\s\\S]"});
   };
   std::string expression;
   const std::size_t atoms = 1 + random() % 3;
@@ -69,6 +69,7 @@ TEST(Regex, AgreesWithPcre2) {
   const int rounds = all != nullptr && std::string_view(all) == "all" ? 20'000 : 400;
   for (int round = 0; round < rounds; ++round) {
     const std::string expression = random_expression(random, 2);
+    SCOPED_TRACE(expression);
     const auto grammar = compiler.compile(Constraint::regex(expression));
     if (!grammar.ok()) continue;  // a repetition of a repetition
     ++compiled;
@@ -87,6 +88,94 @@ TEST(Regex, AgreesWithPcre2) {
   EXPECT_GT(compiled, 300);
   EXPECT_GT(matching, 500);
   EXPECT_GT(others, 300);
+}
+
+/// Behind a[^\s\S] nothing may follow, and a step that allows no token would end a request as a
+/// fault of ours.
+TEST(Regex, WhatCannotEndIsNotBegun) {
+  GrammarCompiler compiler(tiny_tokenizer(), 4096, patient_limits());
+  const auto object = [](std::string_view required) {
+    return Constraint::json_schema(fmt::format(
+        R"({{"type":"object","properties":{{"a":{{"type":"string","pattern":"^x[^\\s\\S]$"}},)"
+        R"("b":{{"type":"integer"}}}},"required":[{}],"additionalProperties":false}})",
+        required));
+  };
+  struct Case {
+    Constraint constraint;
+    std::vector<std::string> allowed;  // none: no text satisfies
+    std::vector<std::string> never;    // begin an allowed text
+  };
+  const Case cases[] = {
+      {Constraint::regex(R"(r[^\d\D])"), {}, {}},
+      {Constraint::regex(R"(a[^\s\S]b)"), {}, {}},
+      {Constraint::regex(R"([^\w\W]+)"), {}, {}},
+      {Constraint::regex(R"(é[^\s\S])"), {}, {}},
+      {Constraint::regex(R"(r(a[^\s\S]|bc)|d)"), {"rbc", "d"}, {"ra", "b"}},
+      {Constraint::regex(R"(é(a[^\s\S]|bc)|d)"), {"ébc", "d"}, {"éa", "b"}},
+      {Constraint::regex(R"(a([^\s\S])*b)"), {"ab"}, {"aa"}},
+      {Constraint::regex(R"(.[^\s\S]{2,})"), {}, {}},
+      {Constraint::regex(R"(a[^\s\S]{0,3})"), {"a"}, {"aa"}},
+      {Constraint::ebnf("root ::= \"a\" root"), {}, {}},
+      {Constraint::ebnf("root ::= \"a\" dead | \"b\"\ndead ::= \"x\" dead"), {"b"}, {"a", "ax"}},
+      {Constraint::ebnf("root ::= \"a\" dead{0,3} \"b\"\ndead ::= \"x\" dead"), {"ab"}, {"ax"}},
+      {Constraint::ebnf("root ::= \"a\" dead{2,3} | \"b\"\ndead ::= \"x\" dead"),
+       {"b"},
+       {"a", "ax"}},
+      {object(""), {"{}", R"({"b":1})"}, {R"({"a)", R"({"a":"x)"}},
+      {object("\"a\""), {}, {}},
+      {Constraint::json_schema(R"({"type":"string","pattern":"^x[^\\d\\D]{1,9}$"})"), {}, {}},
+  };
+  for (const Case& one : cases) {
+    const auto grammar = compiler.compile(one.constraint);
+    ASSERT_EQ(grammar.ok(), !one.allowed.empty()) << one.constraint.text;
+    if (!grammar.ok()) {
+      EXPECT_EQ(grammar.error().reason, kUnsatisfiableSchema) << one.constraint.text;
+      continue;
+    }
+    for (const std::string& text : one.allowed) EXPECT_TRUE(accepts(**grammar, text)) << text;
+    for (const std::string& text : one.never)
+      EXPECT_EQ(matcher_behind(**grammar, text), nullptr) << text;
+    for (std::uint64_t seed = 0; seed < 10; ++seed) random_walk(**grammar, seed, 40);
+  }
+}
+
+/// A string's pattern never lets a character into the text that JSON escapes.
+TEST(Regex, PatternsOfStringsStayUnescaped) {
+  GrammarCompiler compiler(tiny_tokenizer(), 4096, patient_limits());
+  const auto compile = [&](std::string_view pattern) {
+    return compiler.compile(Constraint::json_schema(
+        fmt::format(R"({{"type":"string","pattern":{}}})", json_string(pattern))));
+  };
+  for (const char* none : {R"(^x\n$)", R"(^x\t{1,9}y$)", R"(^x[\n]{1,9}$)", R"(^[\r\n]$)"}) {
+    const auto grammar = compile(none);
+    ASSERT_FALSE(grammar.ok()) << none;
+    EXPECT_EQ(grammar.error().reason, kUnsatisfiableSchema) << none;
+  }
+  for (const char* refused :
+       {"^x\ny$", "^[\n]?é$", R"(^é\n?$)", R"(^[À-ÿ\t]+$)", R"(^é\u000a?$)"}) {
+    const auto grammar = compile(refused);
+    ASSERT_FALSE(grammar.ok()) << refused;
+    EXPECT_EQ(grammar.error().reason, kUnsupportedSchema) << refused;
+  }
+  struct Case {
+    const char* pattern;
+    const char* text;
+  };
+  const Case cases[] = {
+      {R"(^x\n?$)", "x"},       {R"(^x[\n-a]$)", "xA"},         {R"(^a\s+b$)", "a  b"},
+      {R"(^[À-ÿ\s]+$)", "é à"}, {R"(^\p{L}+\s\p{L}+$)", "é b"}, {R"(^[é\s-]+$)", "é- "},
+      {R"(^[\s-z]+$)", "- z"},  {R"(^é\u0041?$)", "éA"},
+  };
+  for (const auto& [pattern, text] : cases) {
+    const auto grammar = compile(pattern);
+    ASSERT_TRUE(grammar.ok()) << pattern << ": " << grammar.error().message;
+    EXPECT_TRUE(accepts(**grammar, json_string(text))) << pattern;
+    for (std::uint64_t seed = 0; seed < 40; ++seed) {
+      const Walk walk = random_walk(**grammar, seed, 40);
+      EXPECT_EQ(walk.text.find_first_of("\n\r\t\f\v"), walk.text.npos) << pattern;
+      EXPECT_TRUE(!walk.ended || json::parse(walk.text).ok()) << pattern << ": " << walk.text;
+    }
+  }
 }
 
 /// What an address of the format is, in tokens of a real length.

@@ -6,6 +6,9 @@
 #include <memory>
 #include <pcre2.h>
 #include <string_view>
+#include <vector>
+
+#include "base/check.h"
 
 namespace koho::testing {
 namespace {
@@ -23,8 +26,15 @@ bool matches(const std::string& pattern, const std::string& text) {
   if (code == nullptr) return false;
   const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
       pcre2_match_data_create_from_pattern(code.get(), nullptr), pcre2_match_data_free);
-  return pcre2_match(code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, 0,
-                     data.get(), nullptr) >= 0;
+  const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  int found = pcre2_match(code.get(), subject, text.size(), 0, 0, data.get(), nullptr);
+  if (found == PCRE2_ERROR_MATCHLIMIT) {  // of an expression that it would retrace for ever
+    std::vector<int> workspace(10'000);
+    found = pcre2_dfa_match(code.get(), subject, text.size(), 0, PCRE2_DFA_SHORTEST, data.get(),
+                            nullptr, workspace.data(), workspace.size());
+  }
+  KOHO_CHECK(found >= 0 || found == PCRE2_ERROR_NOMATCH);
+  return found >= 0;
 }
 
 bool equal(const Value& a, const Value& b) {

@@ -245,6 +245,16 @@ change(json_schema_converter.cc 1 [==[
     return Choice({nonempty, empty_array});
 ]==])
 
+# A pattern of a string that cannot match without a character that JSON escapes, "x\n", matches nothing: as rules it would allow
+# the character itself.
+change(json_schema_converter.cc 1 [==[
+      if (!language_is_empty) {
+        return builder_.AddRegex(regex, json_string);
+]==] [==[
+      if (!language_is_empty || json_string) {
+        return builder_.AddRegex(regex, json_string);
+]==])
+
 # The type of the exception says that no value satisfies a schema: xgrammar has one type for all its errors.
 change(json_schema_converter.cc 1 [==[
 #include "fsm_builder.h"
@@ -285,6 +295,76 @@ change(grammar_functor.cc 1 [==[
 ]==])
 set(has_hash "(grammar_->ImplPtr()->per_rule_fsm_hashes[ref_rule_id].has_value())")
 change(grammar_functor.cc 2 "XGRAMMAR_CHECK${has_hash};" "if (!${has_hash}) throw koho::guard::NoHash();")
+
+# What leads nowhere is left out: an edge behind which no text of its rule can end, as behind the empty class of a[^\s\S]b or in a
+# rule that only begins itself anew. xgrammar would allow the token before it, and then none. No end at all: no text satisfies.
+change(grammar_functor.cc 1 [==[
+  static void Apply(Grammar* grammar) {
+    FSM complete_fsm;
+]==] [==[
+  static void LeaveOutWhatCannotEnd(
+      FSM* fsm, const std::vector<std::optional<FSMWithStartEndWithSize>>& rules, int32_t root
+  ) {
+    const auto start_of = [&](int32_t rule) { return rules[rule]->GetFsm().GetStart(); };
+    // The start of the rule that an edge cannot do without; -1: there is none.
+    const auto needed_by = [&](const FSMEdge& edge) {
+      if (edge.IsRuleRef()) return start_of(edge.GetRefRuleId());
+      if (!edge.IsRepeatRef()) return -1;
+      const RepeatEdgeRef repeat = fsm->GetRepeatEdgeInfo(edge.GetAuxIndex());
+      return repeat.Lower() == 0 ? -1 : start_of(repeat.RuleId());
+    };
+    std::vector<char> ends(fsm->NumStates(), 0);  // an end of its rule can be reached
+    const auto leads_on = [&](const FSMEdge& edge) {
+      const int needed = needed_by(edge);
+      return ends[edge.target] && (needed == -1 || ends[needed]);
+    };
+    // Each edge under the states that it waits for, flat: those of state s are from begin[s] on.
+    std::vector<int> begin(fsm->NumStates() + 1, 0);
+    const auto each_edge = [&](const auto& visit) {
+      for (int state = 0; state < fsm->NumStates(); ++state) {
+        for (const FSMEdge& edge : fsm->GetEdges(state)) {
+          visit(edge.target, state, edge);
+          if (const int needed = needed_by(edge); needed != -1) visit(needed, state, edge);
+        }
+      }
+    };
+    each_edge([&](int waited_for, int, const FSMEdge&) { ++begin[waited_for]; });
+    for (int state = 0, sum = 0; state <= fsm->NumStates(); ++state) sum = begin[state] += sum;
+    std::vector<std::pair<int, const FSMEdge*>> waiting(begin.back());
+    each_edge([&](int waited_for, int state, const FSMEdge& edge) { waiting[--begin[waited_for]] = {state, &edge}; });
+    std::vector<int> fresh;
+    const auto reach = [&](int state) {
+      if (!std::exchange(ends[state], 1)) fresh.push_back(state);
+    };
+    for (const auto& rule : rules) {
+      for (const int32_t end : rule->GetFsm().GetEnds()) reach(end);
+    }
+    while (!fresh.empty()) {
+      const int state = fresh.back();
+      fresh.pop_back();
+      for (int i = begin[state]; i < begin[state + 1]; ++i) {
+        if (leads_on(*waiting[i].second)) reach(waiting[i].first);
+      }
+    }
+    if (!ends[start_of(root)]) throw koho::guard::Unsatisfiable("no text satisfies the grammar");
+    for (int state = 0; state < fsm->NumStates(); ++state) {
+      auto& edges = fsm->GetEdges(state);
+      edges.erase(
+          std::remove_if(edges.begin(), edges.end(), [&](const FSMEdge& edge) { return !leads_on(edge); }), edges.end()
+      );
+    }
+  }
+
+  static void Apply(Grammar* grammar) {
+    FSM complete_fsm;
+]==])
+change(grammar_functor.cc 1 [==[
+    // Compress to compact fsm
+]==] [==[
+    LeaveOutWhatCannotEnd(&complete_fsm, per_rule_fsms, (*grammar)->GetRootRuleId());
+
+    // Compress to compact fsm
+]==])
 
 # An expression becomes one automaton where xgrammar can build one, not a rule for each repeated group: a token that reaches
 # beyond a rule's end is followed at each step, and of ([a-z]+[ ,]?)+ these are nearly all tokens of words, 28 ms a step with
