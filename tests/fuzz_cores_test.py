@@ -21,12 +21,17 @@ import fuzz_cores  # noqa: E402
 # What a libFuzzer program prints and leaves; `speed` runs a second.
 PROGRAM = """#!{python}
 import pathlib, shutil, signal, sys, time
-if "-merge=1" in sys.argv:  # features are in inputs whose names are short, edges in those before "c"; another slice writes one meanwhile
+if "-merge=1" in sys.argv:  # features are in inputs whose names are short, edges in those before "c"
     for path in pathlib.Path(sys.argv[-1]).iterdir():
         if len(path.name) == 1 and ("-use_counters=0" not in sys.argv or path.name < "c"):
             shutil.copy(path, sys.argv[-2])
-    pathlib.Path(sys.argv[-1], "meanwhile").write_text("")
     time.sleep({merging})
+    sys.exit(0)
+if not any(a.startswith("-max_total_time") for a in sys.argv):  # another slice writes one meanwhile
+    inputs = [pathlib.Path(a) for a in sys.argv[1:] if not a.startswith("-")]
+    (inputs[0].parent / "meanwhile").write_text("")
+    for path in inputs:
+        print(f"Executed {{path}} in {{99 if path.read_text() == 'slow' else 1}} ms", file=sys.stderr)
     sys.exit(0)
 def told(runs):
     print(f"stat::number_of_executed_units: {{runs}}\\nstat::peak_rss_mb: 31", file=sys.stderr)
@@ -175,6 +180,13 @@ class FuzzCores(unittest.TestCase):
         self.assertEqual(names_after("d", "l1", "l2"), ["a", "b"])
         self.assertEqual(shares.inputs_max("a_fuzz"), 6)
         self.assertEqual([path.name for path in self.corpus.iterdir()], ["a_fuzz"])
+
+    def test_a_slow_input_is_left_if_it_alone_reaches_an_edge(self):
+        self.names_in_corpus("b", "e")
+        for name in "ad":
+            (self.corpus / "a_fuzz" / name).write_text("slow")
+        self.assertEqual(fuzz_cores.minimise(self.program("a_fuzz", 1000), self.corpus), 3)
+        self.assertEqual(self.names_in_corpus(), ["a", "b", "e", "meanwhile"])
 
     def test_the_smallest_inputs_are_left_of_a_corpus_that_takes_too_long(self):
         self.set_constants(MINIMISE_SECONDS=0.5, GRACE_SECONDS=0.2)

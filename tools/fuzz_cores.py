@@ -44,6 +44,9 @@ SLICE_SECONDS = (5, 60)
 CORPUS_MAX = 4000  # inputs that a slice reads first, and after which a target's corpus is made smaller
 READ_SECONDS = 6  # that those inputs take at the target's speed; a slower one has fewer
 MINIMISE_SECONDS = 300
+SLOW_MS = 20  # of an input, where most take a tenth
+EDGES = "-use_counters=0"  # of libFuzzer: how often an edge is taken makes no other feature
+COMMAND_MAX = 2000  # inputs in one command
 GRACE_SECONDS = 3  # for a program to end after its time, and again before it is killed
 UNKNOWN_SPEED = 1000  # runs a second, of a program that has not run yet
 
@@ -134,24 +137,46 @@ def fuzz(program, seconds, corpus, nice=0, running=None, inputs_max=CORPUS_MAX):
             "found": added, "exit": code}
 
 
+def slow_inputs(command, paths, running):
+    """Of inputs, those that take SLOW_MS and more. Variations of those few inputs can take most of a target's time."""
+    slow = set()
+    for first in range(0, len(paths), COMMAND_MAX):
+        _, written = running.run([*command, *map(str, paths[first:first + COMMAND_MAX])], MINIMISE_SECONDS)
+        slow |= {pathlib.Path(path) for path, took in re.findall(r"^Executed (.*) in (\d+) ms$", written, re.MULTILINE) if int(took) >= SLOW_MS}
+    return slow
+
+
 def minimise(program, corpus, nice=0, running=None, inputs_max=CORPUS_MAX):
     """Keeps one input for each feature of the code that the program's corpus reaches; for each edge, if those are more than `inputs_max`;
-    the smallest ones, if that takes too long. Inputs that other slices write meanwhile stay. Returns how many it keeps."""
+    the smallest ones, if that takes too long. A slow one is kept if it alone reaches an edge. Inputs that other slices write meanwhile
+    stay. Returns how many it keeps."""
     running, own = running or Running(), corpus / program.name
-    before, kept = list(own.iterdir()), set()
-    for features in ((), ("-use_counters=0",)):
+    command = ["nice", "-n", str(nice), str(program), "-rss_limit_mb=2048"]
+    before = sorted(own.iterdir(), key=lambda path: path.stat().st_size)
+    slow = slow_inputs(command, before, running)
+
+    def merge(kept, inputs, *features):
+        """Adds to the names in `kept`, in time."""
         with tempfile.TemporaryDirectory(dir=corpus, prefix=program.name + ".") as folder:
+            into, given = pathlib.Path(folder) / "into", pathlib.Path(folder) / "from"
+            for made, names in ((into, kept), (given, inputs)):
+                made.mkdir()
+                for name in names:
+                    os.link(own / name, made / name)
             began = time.monotonic()
-            code, _ = running.run(["nice", "-n", str(nice), str(program), "-merge=1", "-rss_limit_mb=2048", *features, folder, str(own)],
-                                  MINIMISE_SECONDS)
-            if running.stopped.is_set():
-                return len(before)
-            if code != 0 or time.monotonic() - began > MINIMISE_SECONDS:
-                break
-            kept = {path.name for path in pathlib.Path(folder).iterdir()}
-        if len(kept) <= inputs_max:
-            break
-    kept = kept or {path.name for path in sorted(before, key=lambda path: path.stat().st_size)[:int(inputs_max)]}
+            code, _ = running.run([*command, "-merge=1", *features, str(into), str(given)], MINIMISE_SECONDS)
+            done = code == 0 and time.monotonic() - began < MINIMISE_SECONDS
+            return {path.name for path in into.iterdir()} if done else None
+
+    quick = [path.name for path in before if path not in slow]
+    kept = merge((), quick)
+    if kept and len(kept) > inputs_max:
+        kept = merge((), kept, EDGES) or kept
+    if kept and slow:
+        kept = merge(kept, [path.name for path in slow], EDGES) or kept
+    if running.stopped.is_set():
+        return len(before)
+    kept = kept or set(quick[:int(inputs_max)])
     for path in before:
         if path.name not in kept:
             path.unlink(missing_ok=True)
