@@ -34,9 +34,9 @@ RULE = ("runs: inputs that libFuzzer made and ran, without the corpus that a sli
         "commit count for a target only if the digest of its code is the same: every source and header of koho and of xgrammar that the "
         "program was compiled from, without comments and blanks; texts and conversations compared: all nights")
 # Of targets whose inputs have the words of a format.
-DICTIONARIES = {"api_request_fuzz": "api.dict", "http_reader_fuzz": "http.dict", "chat_request_fuzz": "json.dict",
+DICTIONARIES = {"api_request_fuzz": "api.dict", "http_reader_fuzz": "http.dict", "chat_request_fuzz": "api.dict",
                 "tokenizer_file_fuzz": "json.dict", "model_config_fuzz": "json.dict", "json_tree_fuzz": "json.dict",
-                "batch_request_fuzz": "api.dict", "upload_fuzz": "api.dict", "grammar_walk_fuzz": "json.dict",
+                "batch_request_fuzz": "api.dict", "upload_fuzz": "api.dict", "grammar_walk_fuzz": "grammar.dict",
                 "safetensors_header_fuzz": "json.dict"}
 FINDINGS_MAX = 5  # of one target, after which its cores go to others
 COMPARED = ("texts", "conversations")  # by tools/differential_fuzz.py
