@@ -24,7 +24,8 @@ constexpr PlanBounds kBounds{.tokens_max = 12,
                              .vocabulary = 64,
                              .runs_max = 6,
                              .run_pages_max = 8,
-                             .biases_max = 4};
+                             .biases_max = 4,
+                             .mask_rows_max = 2};
 
 /// What ranks rely on, written apart from the reader.
 void check_accepted(const StepPlan& plan) {
@@ -66,6 +67,9 @@ void check_accepted(const StepPlan& plan) {
     const SamplingRow& row = plan.sampling[r];
     for (std::int32_t i = 0; i < row.bias_count; ++i)
       KOHO_CHECK_LT(plan.biases[static_cast<std::size_t>(row.bias_begin + i)].token, 64);
+    KOHO_CHECK(row.counts_slot >= -1 && row.counts_slot < 4);
+    KOHO_CHECK(row.mask_row >= -1 && row.mask_row < 2);
+    KOHO_CHECK_LE(static_cast<std::size_t>(row.mask_row + 1) * 2, plan.masks.size());
   }
   for (const std::int32_t row : plan.logits_wanted)
     KOHO_CHECK_LT(static_cast<std::size_t>(row), plan.logit_rows.size());
@@ -79,18 +83,21 @@ void run_one(const std::uint8_t* data, std::size_t size) {
   std::size_t length = size;
   if (repair && size >= 17) {
     PlanCounts counts;
-    std::array<std::int32_t*, 11> fields{
-        &counts.tokens,    &counts.sequences,      &counts.decodes,      &counts.samples,
-        &counts.runs,      &counts.run_pages,      &counts.copies,       &counts.biases,
-        &counts.histories, &counts.history_tokens, &counts.logits_wanted};
-    for (std::size_t i = 0; i < fields.size(); ++i) *fields[i] = data[1 + i] % 8;
+    std::array<std::int32_t*, 14> fields{
+        &counts.tokens,     &counts.sequences,      &counts.decodes, &counts.samples,
+        &counts.runs,       &counts.run_pages,      &counts.copies,  &counts.biases,
+        &counts.histories,  &counts.history_tokens, &counts.stops,   &counts.stop_words,
+        &counts.mask_words, &counts.logits_wanted};
+    static_assert(sizeof(PlanCounts) == fields.size() * sizeof(std::int32_t));
+    for (std::size_t i = 0; i < fields.size(); ++i)
+      *fields[i] = data[1 + i] % (fields[i] == &counts.stop_words ? 32 : 8);
     length = plan_bytes(counts);
     words.resize(length / 8);
     bytes = std::as_writable_bytes(std::span(words));
-    const Result<PlanWriter> plan = begin_plan(1, counts, false, bytes);
+    const Result<PlanWriter> plan = begin_plan(1, counts, (data[0] & 2U) != 0, bytes);
     KOHO_CHECK(plan.ok());
-    const std::size_t body = std::min(size - 12, length - sizeof(PlanHeader));
-    std::memcpy(bytes.data() + sizeof(PlanHeader), data + 12, body);
+    const std::size_t body = std::min(size - 15, length - sizeof(PlanHeader));
+    std::memcpy(bytes.data() + sizeof(PlanHeader), data + 15, body);
   }
   const Result<StepPlan> plan = read_plan(bytes.first(length), kBounds);
   if (plan.ok()) check_accepted(*plan);

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -20,10 +21,17 @@ import fuzz_cores  # noqa: E402
 # What a libFuzzer program prints and leaves; `speed` runs a second.
 PROGRAM = """#!{python}
 import pathlib, shutil, signal, sys, time
-if "-merge=1" in sys.argv:  # keeps the inputs whose names are short
+if "-merge=1" in sys.argv:  # features are in inputs whose names are short, edges in those before "c"
     for path in pathlib.Path(sys.argv[-1]).iterdir():
-        if len(path.name) == 1:
+        if len(path.name) == 1 and ("-use_counters=0" not in sys.argv or path.name < "c"):
             shutil.copy(path, sys.argv[-2])
+    time.sleep({merging})
+    sys.exit(0)
+if not any(a.startswith("-max_total_time") for a in sys.argv):  # another slice writes one meanwhile
+    inputs = [pathlib.Path(a) for a in sys.argv[1:] if not a.startswith("-")]
+    (inputs[0].parent / "meanwhile").write_text("")
+    for path in inputs:
+        print(f"Executed {{path}} in {{99 if path.read_text() == 'slow' else 1}} ms", file=sys.stderr)
     sys.exit(0)
 def told(runs):
     print(f"stat::number_of_executed_units: {{runs}}\\nstat::peak_rss_mb: 31", file=sys.stderr)
@@ -33,7 +41,11 @@ def terminated(*_):
 signal.signal(signal.SIGTERM, terminated)
 seconds = next(float(a.split("=")[1]) for a in sys.argv if a.startswith("-max_total_time"))
 found = next(a.split("=")[1] for a in sys.argv if a.startswith("-artifact_prefix"))
-print("#4\\tINITED cov: 3 ft: 4", file=sys.stderr, flush=True)
+if {reads}:
+    print("#4\\tINITED cov: 3 ft: 4", file=sys.stderr, flush=True)
+pathlib.Path(sys.argv[1], "new").write_text("")
+for listed in (a.split("@")[1] for a in sys.argv if a.startswith("-seed_inputs=@")):
+    pathlib.Path(__file__ + ".read").write_text(pathlib.Path(listed).read_text())
 time.sleep(seconds / 50 if {speed} else 60)
 print("#9\\tDONE cov: 7 ft: 9", file=sys.stderr)
 told(int(seconds * {speed}) + 4)
@@ -51,11 +63,16 @@ class FuzzCores(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
         self.corpus = pathlib.Path(self.folder.name) / "corpus"
-        fuzz_cores.SLICE_SECONDS = (1, 1)
+        self.set_constants(SLICE_SECONDS=(1, 1))
 
-    def program(self, name, speed, crashes=False):
+    def set_constants(self, **values):
+        changed = unittest.mock.patch.multiple(fuzz_cores, **values)
+        changed.start()
+        self.addCleanup(changed.stop)
+
+    def program(self, name, speed, crashes=False, reads=True, merging=0):
         path = pathlib.Path(self.folder.name) / name
-        path.write_text(PROGRAM.format(python=sys.executable, speed=speed, crashes=crashes))
+        path.write_text(PROGRAM.format(python=sys.executable, speed=speed, crashes=crashes, reads=reads, merging=merging))
         path.chmod(0o755)
         return path
 
@@ -64,9 +81,12 @@ class FuzzCores(unittest.TestCase):
         self.assertEqual((one["runs"], one["edges"], one["peak_rss_mb"], one["found"], one["exit"]), (2000, 7, 31, [], 0))
 
     def test_a_program_beyond_its_time_is_ended_and_tells_its_runs(self):
-        fuzz_cores.GRACE_SECONDS = 0.2
+        self.set_constants(GRACE_SECONDS=0.2)
         one = fuzz_cores.fuzz(self.program("a_fuzz", 0), 1, self.corpus)
         self.assertEqual((one["runs"], one["exit"]), (40, 0))
+
+    def test_what_is_read_of_a_corpus_is_no_run(self):
+        self.assertEqual(fuzz_cores.fuzz(self.program("a_fuzz", 1000, reads=False), 2, self.corpus)["runs"], 0)
 
     def test_records_of_machines_are_added_once(self):
         record = {"nights": [{"date": "2026-11-25", "commit": "a", "fuzz": {"a_fuzz": ANSWER}}], "runs": {"a_fuzz": 5}}
@@ -107,7 +127,7 @@ class FuzzCores(unittest.TestCase):
 
     def test_the_program_that_lacks_most_time_is_next(self):
         programs = [self.program(name, 1) for name in ("fast_fuzz", "slow_fuzz", "there_fuzz")]
-        fuzz_cores.SLICE_SECONDS = (1, 10)
+        self.set_constants(SLICE_SECONDS=(1, 10))
         shares = fuzz_cores.Shares(programs, {"there_fuzz": 1000, "slow_fuzz": 900}, 1000, speeds={"fast_fuzz": 50, "slow_fuzz": 1, "there_fuzz": 1})
         taken = [shares.take(100) for _ in range(13)]  # slow lacks 100 s, fast 20 s
         seconds = {name: sum(one[1] for one in taken if one and one[0].name == name) for name in ("fast_fuzz", "slow_fuzz", "there_fuzz")}
@@ -115,28 +135,64 @@ class FuzzCores(unittest.TestCase):
         self.assertEqual(seconds, {"fast_fuzz": 20, "slow_fuzz": 100, "there_fuzz": 0})
         self.assertIsNone(taken[-1])
 
+    def test_the_program_that_is_there_soonest_can_be_next(self):
+        shares = fuzz_cores.Shares([self.program("a_fuzz", 1), self.program("b_fuzz", 1)], {"a_fuzz": 100}, 1000, by="soonest",
+                                   speeds={"a_fuzz": 1000, "b_fuzz": 1001})
+        self.assertEqual([shares.take(1)[0].name for _ in range(2)], ["a_fuzz", "b_fuzz"])
+
     def test_time_can_be_the_same_for_all(self):
         shares = fuzz_cores.Shares([self.program("a_fuzz", 1), self.program("b_fuzz", 1)], {}, by="seconds", spent={"a_fuzz": 3.5},
                                    speeds={"a_fuzz": 1, "b_fuzz": 1})
         self.assertEqual([shares.take(1)[0].name for _ in range(6)], ["b_fuzz"] * 4 + ["a_fuzz", "b_fuzz"])
 
-    def test_a_large_corpus_is_made_smaller(self):
-        fuzz_cores.CORPUS_MAX = 3
+    def names_in_corpus(self, *more):
+        (self.corpus / "a_fuzz").mkdir(parents=True, exist_ok=True)
+        for name in more:
+            (self.corpus / "a_fuzz" / name).write_text(name)
+        return sorted(path.name for path in (self.corpus / "a_fuzz").iterdir())
+
+    def test_a_slice_reads_few_inputs_and_leaves_what_it_finds(self):
+        self.names_in_corpus("a", "b", "c")
         program = self.program("a_fuzz", 1000)
-        (self.corpus / "a_fuzz").mkdir(parents=True)
+        fuzz_cores.fuzz(program, 1, self.corpus, inputs_max=2)
+        read = [pathlib.Path(path).name for path in (self.corpus.parent / "a_fuzz.read").read_text().split(",")]
+        self.assertEqual((len(read), len(set(read) & set("abc"))), (2, 2))
+        self.assertEqual(self.names_in_corpus(), ["a", "b", "c", "new"])
+        self.assertEqual(sorted(path.name for path in self.corpus.iterdir()), ["a_fuzz", "a_fuzz.found"])
+
+    def test_a_slow_program_has_a_smaller_corpus(self):
+        shares = fuzz_cores.Shares([self.program("slow_fuzz", 1), self.program("a_fuzz", 1)], {}, speeds={"slow_fuzz": 30, "a_fuzz": 3000})
+        self.assertEqual((shares.inputs_max("slow_fuzz"), shares.inputs_max("a_fuzz")), (30 * fuzz_cores.READ_SECONDS, fuzz_cores.CORPUS_MAX))
+
+    def test_a_large_corpus_is_made_smaller(self):
+        self.set_constants(CORPUS_MAX=6)
+        program = self.program("a_fuzz", 1000)
         shares = fuzz_cores.Shares([program], {})
 
         def names_after(*names):
-            for name in names:
-                (self.corpus / "a_fuzz" / name).write_text(name)
-            shares.keep_small(program, self.corpus, fuzz_cores.Running())
-            return sorted(path.name for path in (self.corpus / "a_fuzz").iterdir())
+            self.names_in_corpus(*names)
+            shares.keep_small(program, self.corpus)
+            return self.names_in_corpus()
 
-        self.assertEqual(names_after("a", "b", "long"), ["a", "b", "long"])
-        self.assertEqual(names_after("c"), ["a", "b", "c"])
-        self.assertEqual(names_after("long", "long2", "long3"), ["a", "b", "c", "long", "long2", "long3"])
-        self.assertEqual(names_after("long4"), ["a", "b", "c"])
+        self.assertEqual(names_after("a", "b", "c", "l1", "l2", "l3"), ["a", "b", "c", "l1", "l2", "l3"])
+        self.assertEqual(names_after("l4"), ["a", "b", "c", "meanwhile"])
+        # What others wrote meanwhile does not raise what it may be, beyond half of which one input for each edge is left.
+        self.assertEqual(names_after("d", "l1", "l2"), ["a", "b"])
+        self.assertEqual(shares.inputs_max("a_fuzz"), 6)
         self.assertEqual([path.name for path in self.corpus.iterdir()], ["a_fuzz"])
+
+    def test_a_slow_input_is_left_if_it_alone_reaches_an_edge(self):
+        self.names_in_corpus("b", "e")
+        for name in "ad":
+            (self.corpus / "a_fuzz" / name).write_text("slow")
+        self.assertEqual(fuzz_cores.minimise(self.program("a_fuzz", 1000), self.corpus), 3)
+        self.assertEqual(self.names_in_corpus(), ["a", "b", "e", "meanwhile"])
+
+    def test_the_smallest_inputs_are_left_of_a_corpus_that_takes_too_long(self):
+        self.set_constants(MINIMISE_SECONDS=0.5, GRACE_SECONDS=0.2)
+        self.names_in_corpus("a", "b", "l1", "long", "longer")
+        self.assertEqual(fuzz_cores.minimise(self.program("a_fuzz", 1000, merging=9), self.corpus, inputs_max=3), 3)
+        self.assertEqual(self.names_in_corpus(), ["a", "b", "l1", "meanwhile"])
 
     def test_a_signal_ends_all_and_the_record_has_what_they_ran(self):
         self.program("a_fuzz", 0), self.program("b_fuzz", 0)

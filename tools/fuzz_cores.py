@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Runs the libFuzzer programs of a folder on several cores at once, in slices. Each free core takes the program that --by names: the one
-that lacks most core seconds to --goal (the default with a goal; every core works until the last program is there), the one with the least
-time so far, or the one with the fewest runs (the default without a goal; a far slower one has at most a quarter of the cores then).
+that lacks most core seconds to --goal (the default with a goal; every core works until the last program is there) or fewest (`soonest`), the
+one with the least time so far, or the one with the fewest runs (the default without a goal; a far slower one has at most a quarter of the
+cores then).
 
     tools/fuzz_cores.py --programs build/fuzz-volume/fuzz --build volume --cores 16 --seconds 600 --goal 1e8 --corpus CORPUS --record fuzz.json
     tools/fuzz_cores.py --record fuzz/record.json --goal 1e8 --add machine-a/record.json machine-b/record.json
@@ -19,11 +20,12 @@ import argparse
 import json
 import os
 import pathlib
+import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -32,15 +34,19 @@ RULE = ("runs: inputs that libFuzzer made and ran, without the corpus that a sli
         "commit count for a target only if the digest of its code is the same: every source and header of koho and of xgrammar that the "
         "program was compiled from, without comments and blanks; texts and conversations compared: all nights")
 # Of targets whose inputs have the words of a format.
-DICTIONARIES = {"api_request_fuzz": "api.dict", "http_reader_fuzz": "http.dict", "chat_request_fuzz": "json.dict",
+DICTIONARIES = {"api_request_fuzz": "api.dict", "http_reader_fuzz": "http.dict", "chat_request_fuzz": "api.dict",
                 "tokenizer_file_fuzz": "json.dict", "model_config_fuzz": "json.dict", "json_tree_fuzz": "json.dict",
-                "batch_request_fuzz": "api.dict", "upload_fuzz": "api.dict", "grammar_walk_fuzz": "json.dict",
+                "batch_request_fuzz": "api.dict", "upload_fuzz": "api.dict", "grammar_walk_fuzz": "grammar.dict",
                 "safetensors_header_fuzz": "json.dict"}
 FINDINGS_MAX = 5  # of one target, after which its cores go to others
 COMPARED = ("texts", "conversations")  # by tools/differential_fuzz.py
 SLICE_SECONDS = (5, 60)
-CORPUS_MAX = 4000  # inputs of a target, after which it is made smaller; twice what was left, if that is more
-MINIMISE_SECONDS = 60
+CORPUS_MAX = 4000  # inputs that a slice reads first, and after which a target's corpus is made smaller
+READ_SECONDS = 6  # that those inputs take at the target's speed; a slower one has fewer
+MINIMISE_SECONDS = 300
+SLOW_MS = 20  # of an input, where most take a tenth
+EDGES = "-use_counters=0"  # of libFuzzer: how often an edge is taken makes no other feature
+COMMAND_MAX = 2000  # inputs in one command
 GRACE_SECONDS = 3  # for a program to end after its time, and again before it is killed
 UNKNOWN_SPEED = 1000  # runs a second, of a program that has not run yet
 
@@ -96,43 +102,85 @@ class Running:
 ENDED = {72, -signal.SIGTERM, -signal.SIGKILL}  # 72 is libFuzzer's after SIGTERM
 
 
-def fuzz(program, seconds, corpus, nice=0, running=None):
-    """Runs one program; returns what the record says of it."""
+def fuzz(program, seconds, corpus, nice=0, running=None, inputs_max=CORPUS_MAX):
+    """Runs one program, which reads at most `inputs_max` of its corpus first; returns what the record says of it."""
     target = program.name
     own, found = corpus / target, corpus / (target + ".found")
     for folder in (own, found):
         folder.mkdir(parents=True, exist_ok=True)
     seeds = ROOT / "fuzz/corpus" / target
-    # Entropic weighs inputs anew after each run: two thirds of the time of a target with many edges.
-    command = [str(program), str(own), *([str(seeds)] if seeds.is_dir() else []), f"-max_total_time={max(1, int(seconds))}",
-               "-print_final_stats=1", "-entropic=0", "-rss_limit_mb=2048", "-timeout=25", "-reload=15", f"-artifact_prefix={found}/"]
-    if target in DICTIONARIES:
-        command.append(f"-dict=fuzz/{DICTIONARIES[target]}")
-    began = time.monotonic()
     before = {path.name for path in found.iterdir()}
-    code, written = (running or Running()).run(["nice", "-n", str(nice), *command], seconds)
-    new = sorted({path.name for path in found.iterdir()} - before)
-    if code != 0 or new:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=corpus, prefix=target + ".") as folder:
+        new, listed = pathlib.Path(folder) / "new", pathlib.Path(folder) / "listed"
+        new.mkdir()
+        inputs = [str(path) for path in own.iterdir()]
+        listed.write_text(",".join(random.sample(inputs, min(len(inputs), int(inputs_max)))))
+        # Entropic weighs inputs anew after each run: two thirds of the time of a target with many edges. What other slices find is read by
+        # the next one: read while it runs it would count as runs.
+        command = [str(program), str(new), *([str(seeds)] if seeds.is_dir() else []), *([f"-seed_inputs=@{listed}"] if inputs else []),
+                   f"-max_total_time={max(1, int(seconds))}", "-print_final_stats=1", "-entropic=0", "-rss_limit_mb=2048", "-timeout=25",
+                   "-reload=0", f"-artifact_prefix={found}/"]
+        if target in DICTIONARIES:
+            command.append(f"-dict=fuzz/{DICTIONARIES[target]}")
+        code, written = (running or Running()).run(["nice", "-n", str(nice), *command], seconds)
+        for path in new.iterdir():
+            path.replace(own / path.name)
+    added = sorted({path.name for path in found.iterdir()} - before)
+    if code != 0 or added:
         print(target, written[-4000:], flush=True)
-    # A program that was killed has told its runs when it last wrote.
+    # A program that was killed has told its runs when it last wrote; one that ended before INITED has only read.
     runs = max(last(r"stat::number_of_executed_units:\s*(\d+)", written), last(r"^#(\d+)\t", written))
-    return {"runs": max(0, runs - last(r"^#(\d+)\tINITED", written)), "seconds": round(time.monotonic() - began, 1),
+    read = last(r"^#(\d+)\tINITED", written)
+    return {"runs": max(0, runs - read) if read else 0, "seconds": round(time.monotonic() - began, 1),
             "edges": last(r"cov: (\d+)", written), "peak_rss_mb": last(r"stat::peak_rss_mb:\s*(\d+)", written),
-            "found": new, "exit": code}
+            "found": added, "exit": code}
 
 
-def minimise(program, corpus, running=None):
-    """Keeps one input for each feature of the code that the program's corpus reaches; inputs that other slices write meanwhile stay."""
-    own, smaller = corpus / program.name, corpus / (program.name + ".smaller")
-    smaller.mkdir(exist_ok=True)
-    before = list(own.iterdir())
-    code, _ = (running or Running()).run([str(program), "-merge=1", "-rss_limit_mb=2048", str(smaller), str(own)], MINIMISE_SECONDS)
-    kept = {path.name for path in smaller.iterdir()}
-    if code == 0 and kept:
-        for path in before:
-            if path.name not in kept:
-                path.unlink(missing_ok=True)
-    shutil.rmtree(smaller)
+def slow_inputs(command, paths, running):
+    """Of inputs, those that take SLOW_MS and more. Variations of those few inputs can take most of a target's time."""
+    slow = set()
+    for first in range(0, len(paths), COMMAND_MAX):
+        _, written = running.run([*command, *map(str, paths[first:first + COMMAND_MAX])], MINIMISE_SECONDS)
+        slow |= {pathlib.Path(path) for path, took in re.findall(r"^Executed (.*) in (\d+) ms$", written, re.MULTILINE) if int(took) >= SLOW_MS}
+    return slow
+
+
+def minimise(program, corpus, nice=0, running=None, inputs_max=CORPUS_MAX):
+    """Keeps one input for each feature of the code that the program's corpus reaches; for each edge, if those are more than `inputs_max`;
+    the smallest ones, if that takes too long. A slow one is kept if it alone reaches an edge. Inputs that other slices write meanwhile
+    stay. Returns how many it keeps."""
+    running, own = running or Running(), corpus / program.name
+    command = ["nice", "-n", str(nice), str(program), "-rss_limit_mb=2048"]
+    before = sorted(own.iterdir(), key=lambda path: path.stat().st_size)
+    slow = slow_inputs(command, before, running)
+
+    def merge(kept, inputs, *features):
+        """Adds to the names in `kept`, in time."""
+        with tempfile.TemporaryDirectory(dir=corpus, prefix=program.name + ".") as folder:
+            into, given = pathlib.Path(folder) / "into", pathlib.Path(folder) / "from"
+            for made, names in ((into, kept), (given, inputs)):
+                made.mkdir()
+                for name in names:
+                    os.link(own / name, made / name)
+            began = time.monotonic()
+            code, _ = running.run([*command, "-merge=1", *features, str(into), str(given)], MINIMISE_SECONDS)
+            done = code == 0 and time.monotonic() - began < MINIMISE_SECONDS
+            return {path.name for path in into.iterdir()} if done else None
+
+    quick = [path.name for path in before if path not in slow]
+    kept = merge((), quick)
+    if kept and len(kept) > inputs_max:
+        kept = merge((), kept, EDGES) or kept
+    if kept and slow:
+        kept = merge(kept, [path.name for path in slow], EDGES) or kept
+    if running.stopped.is_set():
+        return len(before)
+    kept = kept or set(quick[:int(inputs_max)])
+    for path in before:
+        if path.name not in kept:
+            path.unlink(missing_ok=True)
+    return len(kept)
 
 
 def add(total, one):
@@ -157,9 +205,11 @@ class Shares:
         self.running = dict.fromkeys(self.programs, 0.0)  # seconds of the slices that run
         self.slices = dict.fromkeys(self.programs, 0)  # that run
         self.slices_max = max(1, cores // 4)
-        self.inputs_max = dict.fromkeys(self.programs, CORPUS_MAX)
+        self.inputs_kept = dict.fromkeys(self.programs, 0)  # by the last minimise()
+        self.minimising = set()
         self.goal = goal
-        self.rank = {"missing": self.missing_seconds, "seconds": lambda name: -self.seconds(name),
+        self.rank = {"missing": self.missing_seconds, "soonest": lambda name: -self.missing_seconds(name),
+                     "seconds": lambda name: -self.seconds(name),
                      "runs": lambda name: (-max(0, self.slices[name] - self.slices_max + 1), -self.expected(name))}[
                          by or ("runs" if goal == float("inf") else "missing")]
 
@@ -197,16 +247,22 @@ class Shares:
             self.slices[name] += 1
             return self.programs[name], seconds
 
-    def keep_small(self, program, corpus, running):
+    def inputs_max(self, name):
+        """Of a corpus: what a slice reads in little of its time; twice what one input for each edge takes, if that is more."""
+        return int(max(min(CORPUS_MAX, READ_SECONDS * self.speed(name)), 2 * self.inputs_kept[name]))
+
+    def keep_small(self, program, corpus, nice=0, running=None):
         """One thread a target; of libFuzzer's time this is little, and a slice that reads a large corpus first is slow."""
-        count = lambda: sum(1 for _ in (corpus / program.name).iterdir())  # noqa: E731
+        name = program.name
         with self.lock:
-            if count() <= self.inputs_max[program.name]:
+            inputs_max = self.inputs_max(name)
+            if name in self.minimising or sum(1 for _ in (corpus / name).iterdir()) <= inputs_max:
                 return
-            self.inputs_max[program.name] = float("inf")
-        minimise(program, corpus, running)
+            self.minimising.add(name)
+        kept = minimise(program, corpus, nice, running, inputs_max // 2)
         with self.lock:
-            self.inputs_max[program.name] = max(CORPUS_MAX, 2 * count())
+            self.inputs_kept[name] = kept
+            self.minimising.discard(name)
 
     def done(self):
         with self.lock:
@@ -234,11 +290,11 @@ def fuzz_on_cores(shares, cores, seconds, corpus, nice=0, running=None, keep=lam
                 time.sleep(0.2)
                 continue
             program, slice_seconds = taken
-            one = fuzz(program, slice_seconds, corpus, nice, running)
+            one = fuzz(program, slice_seconds, corpus, nice, running, shares.inputs_max(program.name))
             with keeping:
                 keep(shares.put(program, slice_seconds, one))
             if end - time.monotonic() > SLICE_SECONDS[1] and not running.stopped.is_set():
-                shares.keep_small(program, corpus, running)
+                shares.keep_small(program, corpus, nice, running)
 
     threads = [threading.Thread(target=work) for _ in range(cores)]
     for thread in threads:
@@ -342,7 +398,8 @@ def main():
     parser.add_argument("--cores", type=int, default=os.cpu_count(), help="(%(default)s)")
     parser.add_argument("--seconds", type=float, help="in all")
     parser.add_argument("--goal", type=float, default=float("inf"), help="runs of a target in all nights, after which others have its time")
-    parser.add_argument("--by", default="", choices=("", "missing", "seconds", "runs"), help="what the next program has most of, or least")
+    parser.add_argument("--by", default="", choices=("", "missing", "soonest", "seconds", "runs"),
+                        help="what the next program has most of, or least")
     parser.add_argument("--nice", type=int, default=0)
     parser.add_argument("--corpus", type=pathlib.Path, default=ROOT / "build/corpus", help="inputs, kept from night to night")
     parser.add_argument("--record", type=pathlib.Path, required=True, help="JSON file, read and written anew")

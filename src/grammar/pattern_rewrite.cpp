@@ -44,25 +44,32 @@ void append_of_class(std::string& out, char32_t c) {
   append_character(out, c);
 }
 
-/// All characters in order, as UTF-8, and where each begins.
-struct AllCharacters {
-  std::string text;
-  std::vector<std::size_t> begins;
-  std::vector<char32_t> characters;
+/// All characters in order, as UTF-8. Made once: this takes longer than the search for a property.
+const std::string& all_characters() {
+  static const std::string all = [] {
+    std::string made;
+    made.reserve(0x7F + 2 * 0x780 + 3 * 0xF000 + 4 * 0x100000);
+    for (char32_t c = 1; c <= 0x10FFFF; ++c)
+      if (c < 0xD800 || c >= 0xE000) append_character(made, c);
+    return made;
+  }();
+  return all;
+}
 
-  AllCharacters() {
-    for (char32_t c = 1; c <= 0x10FFFF; ++c) {
-      if (c >= 0xD800 && c < 0xE000) continue;
-      begins.push_back(text.size());
-      characters.push_back(c);
-      append_character(text, c);
-    }
-    begins.push_back(text.size());
-  }
-  std::size_t index_at(std::size_t offset) const {
-    return static_cast<std::size_t>(std::ranges::lower_bound(begins, offset) - begins.begin());
-  }
-};
+char32_t first_character(std::string_view text) {
+  return utf8_code_point(text, utf8_step(text));
+}
+
+char32_t last_character(std::string_view text) {
+  std::size_t begin = text.size() - 1;
+  while ((static_cast<unsigned char>(text[begin]) & 0xC0U) == 0x80U) --begin;
+  return first_character(text.substr(begin));
+}
+
+/// A character's place among all characters.
+std::size_t index_of(char32_t c) {
+  return c - (c >= 0xE000 ? 0x800U : 0U);
+}
 
 /// The runs of characters with a property, as the inside of a class ("A-Za-z…"); nullopt: Unicode
 /// has no such property.
@@ -79,20 +86,19 @@ std::optional<std::string> class_of(const std::string& property) {
   if (code == nullptr) return std::nullopt;
   // Without the just-in-time compiler the search takes longer, and is as right.
   static_cast<void>(pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE));
-  const AllCharacters all;
+  const std::string_view all = all_characters();
   const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(
       pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
   std::string out;
   std::size_t from = 0;
-  while (pcre2_match(code.get(), reinterpret_cast<PCRE2_SPTR>(all.text.data()), all.text.size(),
-                     from, PCRE2_NO_UTF_CHECK, match.get(), nullptr) > 0) {
+  while (pcre2_match(code.get(), reinterpret_cast<PCRE2_SPTR>(all.data()), all.size(), from,
+                     PCRE2_NO_UTF_CHECK, match.get(), nullptr) > 0) {
     const PCRE2_SIZE* found = pcre2_get_ovector_pointer(match.get());
     from = found[1];
-    const std::size_t first = all.index_at(found[0]);
-    const std::size_t last = all.index_at(found[1]) - 1;
-    const char32_t low = all.characters[first];
-    const char32_t high = all.characters[last];
-    if (low >= kAllBelow && last - first + 1 < kRunMin) continue;
+    const std::string_view run = all.substr(found[0], found[1] - found[0]);
+    const char32_t low = first_character(run);
+    const char32_t high = last_character(run);
+    if (low >= kAllBelow && index_of(high) - index_of(low) + 1 < kRunMin) continue;
     if (low < 0x20) continue;  // control characters are escapes in JSON
     append_of_class(out, low);
     if (low == high) continue;

@@ -58,6 +58,24 @@ bool pcre_matches(const std::string& expression, const std::string& text) {
   return validate_json(*json::parse(schema), *json::parse(json_string(text))).empty();
 }
 
+/// What follows an optional part begins with the characters of its class, not their last bytes.
+TEST(Regex, MasksAllowWhatIsAcceptedBeforeClassesOfOtherCharacters) {
+  GrammarCompiler compiler(tiny_tokenizer(), 4096, patient_limits());
+  for (const char* expression :
+       {"d?[\u1000-\u1fff]x", "d?[^\u1000-\u1fff]x", "(ab|d)*[\u4e00-\u9fa5]{2}", "d*\\p{Lu}\\d",
+        "d?[^\u00e9]+[\u4e00-\u9fa5]"}) {
+    const auto grammar = compiler.compile(Constraint::regex(expression));
+    ASSERT_TRUE(grammar.ok()) << expression << ": " << grammar.error().message;
+    std::vector<std::uint32_t> mask(mask_words(4096));
+    ASSERT_TRUE((*(*grammar)->start())->fill_mask(mask).ok());
+    for (std::int32_t token = 0; token < tiny_tokenizer().vocab_size(); ++token) {
+      const bool allowed = ((mask[static_cast<std::size_t>(token) / 32] >> token % 32) & 1U) != 0;
+      EXPECT_EQ(allowed, (*(*grammar)->start())->accept(token).ok())
+          << expression << ": " << tiny_tokenizer().token_bytes(token);
+    }
+  }
+}
+
 /// Walks give texts that match; a change of one character often gives one that does not.
 TEST(Regex, AgreesWithPcre2) {
   Random random(20261126);

@@ -407,6 +407,16 @@ Grammar Grammar::FromRegex(const std::string& regex, bool print_converted_ebnf) 
   auto ebnf_string = RegexToEBNF(regex);
   if (auto automaton = AutomatonGrammar(regex)) return FromEBNF(*automaton);
 ]==])
+
+# A class's bounds are code points. Cut to bytes, [\u1000-\u1fff] begins with any ASCII character: of what may follow a rule, as in
+# d?[\u1000-\u1fff]x, the mask of the rule allowed "de", and of d?[^\u1000-\u1fff]x it forbade it.
+change(earley_parser.cc 2 [==[
+    if (static_cast<uint8_t>(sub_sequence[i]) <= ch &&
+        ch <= static_cast<uint8_t>(sub_sequence[i + 1])) {
+]==] [==[
+    if (sub_sequence[i] <= ch && ch <= sub_sequence[i + 1]) {
+]==])
+compile_changed(earley_parser.cc)
 compile_changed(grammar.cc)
 compile_changed(json_schema_converter.cc)
 compile_changed(fsm.cc)
