@@ -22,7 +22,7 @@ void Scheduler::yield_to_other_client(StepBatch& batch) {
   const Sequence* claimant = nullptr;
   Sequence* chosen = nullptr;
   for (const std::int32_t index : fair_.heads()) {
-    const Sequence& sequence = at(index);
+    Sequence& sequence = at(index);
     if (claimant != nullptr && !claims_before(sequence, *claimant)) continue;
     Sequence* other = sequence.in_flight_rows > 0 ? nullptr : find_yielding(sequence);
     if (other == nullptr) continue;
@@ -41,21 +41,30 @@ bool Scheduler::claims_before(const Sequence& a, const Sequence& b) const {
   return more != 0 ? more < 0 : fair_.precedes(a, a.tokens_to_compute, b, b.tokens_to_compute);
 }
 
-Sequence* Scheduler::find_yielding(const Sequence& claimant) {
+Sequence* Scheduler::find_yielding(Sequence& claimant) {
   bool lacks_pages = true;
   for (std::int32_t partition = 0; partition < limits_.partitions; ++partition)
     lacks_pages = lacks_pages && !pages_suffice(claimant, partition);
-  if (!lacks_pages && !batch_slots_.empty()) return nullptr;
+  // Others may have come to give way since it was tried.
+  if (!lacks_pages) claimant.blocked_at = 0;
+  const bool lacks_slot = batch_slots_.empty();
+  if (!lacks_pages && !lacks_slot) return nullptr;
+  const std::int32_t needed = limits_.pages_of(claimant.known());
+  const auto weight = [&](const Sequence& sequence) {
+    return lacks_pages ? fair_.pages(sequence) : fair_.batch_slots(sequence);
+  };
   Sequence* chosen = nullptr;
   for (std::size_t i = running_.size(); i > 0; --i) {
     Sequence& sequence = at(running_[i - 1]);
     const std::int32_t generated = sequence.known() - sequence.prompt_length;
     if (sequence.priority < claimant.priority) continue;
     if (kGeneratedPerRecomputed * sequence.recomputed > generated) continue;
-    const std::int32_t least = fair_.batch_slots(chosen == nullptr ? claimant : *chosen);
-    if (fair_.batch_slots(sequence) < least + (chosen == nullptr ? 2 : 1)) continue;
+    if (lacks_slot && fair_.batch_slots(sequence) < fair_.batch_slots(claimant) + 2) continue;
+    if (chosen != nullptr && weight(sequence) <= weight(*chosen)) continue;
     const auto pages = static_cast<std::int32_t>(sequence.pages.size());
-    if (lacks_pages && !pages_suffice(claimant, sequence.partition, pages)) continue;
+    if (lacks_pages && !(gives_way(sequence, claimant, needed) &&
+                         pages_suffice(claimant, sequence.partition, pages)))
+      continue;
     chosen = &sequence;
   }
   return chosen;

@@ -8,7 +8,7 @@
 // Beyond that whoever was given least comes first. A client that begins to ask starts from that
 // least count: nobody saves up a right to the whole device by having been idle.
 //
-// It counts the batch slots of each client, too: scheduler.h says what for.
+// It counts each client's batch slots and pages, too: scheduler.h says what for.
 #pragma once
 
 #include <array>
@@ -42,12 +42,24 @@ class FairOrder {
   /// newcomer; one that returns walks past those of its class that came before it.
   void insert(Sequence& sequence, std::int32_t tokens);
   void remove(Sequence& sequence);
-  /// The sequence was given a batch slot, or gave it back.
-  void take_batch_slot(const Sequence& sequence) { ++client_of(sequence).batch_slots; }
-  void return_batch_slot(const Sequence& sequence) { --client_of(sequence).batch_slots; }
+  /// The sequence was given a batch slot, or gives it back, with all its pages.
+  void take_batch_slot(const Sequence& sequence) {
+    ++client_of(sequence).batch_slots;
+    client_of(sequence).pages += static_cast<std::int64_t>(sequence.pages.size());
+  }
+  void return_batch_slot(const Sequence& sequence) {
+    --client_of(sequence).batch_slots;
+    client_of(sequence).pages -= static_cast<std::int64_t>(sequence.pages.size());
+  }
+  /// The sequence, which runs, was given a page.
+  void take_page(const Sequence& sequence) { ++client_of(sequence).pages; }
   /// Of the sequence's client.
   std::int32_t batch_slots(const Sequence& sequence) const {
     return clients_[static_cast<std::size_t>(group_of(sequence).client)].batch_slots;
+  }
+  /// In the page tables of its client's running sequences.
+  std::int64_t pages(const Sequence& sequence) const {
+    return clients_[static_cast<std::size_t>(group_of(sequence).client)].pages;
   }
   /// Indices of those that come first among the waiting ones of their client and priority. Valid
   /// until the next call.
@@ -85,6 +97,7 @@ class FairOrder {
     std::uint64_t id = 0;
     std::int32_t live = 0;  // 0: may be given away
     std::int32_t batch_slots = 0;
+    std::int64_t pages = 0;
   };
   Sequence& at(std::int32_t index) const { return sequences_[static_cast<std::size_t>(index)]; }
   Client& client_of(const Sequence& sequence) {

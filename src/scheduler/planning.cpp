@@ -11,9 +11,6 @@
 namespace koho {
 namespace {
 
-/// While others run, an admission leaves each that can outgrow its pages one to grow into, up to
-/// this share of the pool: admitting into the last pages would only preempt in the next steps.
-constexpr std::int32_t kGrowthShare = 8;
 /// While the first in line lacks pages, those that pass it have at most this share of the pool.
 constexpr std::int32_t kPassingShare = 8;
 
@@ -61,14 +58,16 @@ const StepBatch* Scheduler::plan() {
   return &batch;
 }
 
+bool Scheduler::decodes(const Sequence& sequence) const {
+  return !sequence.paused && sequence.remaining() == 1 && !prefills(sequence);
+}
+
 void Scheduler::plan_decodes(StepBatch& batch) {
-  order_ = running_;
-  for (const std::int32_t index : order_) {
+  secure_growth(batch);
+  for (const std::int32_t index : running_) {
     Sequence& sequence = at(index);
-    // An older sequence may have preempted it earlier in this loop.
-    if (sequence.state != SequenceState::running) continue;
-    if (sequence.paused || sequence.remaining() != 1 || prefills(sequence)) continue;
-    if (!secure_page(batch, sequence)) continue;
+    if (!decodes(sequence)) continue;
+    if (grows(sequence)) grow(batch, sequence);
     add_row(batch, sequence, 1, false);
   }
   batch.decodes = static_cast<std::int32_t>(batch.rows.size());
@@ -179,7 +178,7 @@ void Scheduler::grant_fairly(StepBatch& batch, bool admits) {
         // One that needs fewer pages may fit, or one of a client that has less.
         if (!line_has_turn_ || batch_slots_.empty()) {
           class_end = 0;
-        } else if (lighter_waiting(*waiting) == 0 &&
+        } else if (lighter_waiting(*waiting) == 0 && !fewer_pages_waiting(*waiting) &&
                    (waiting->blocked_at == departures_ || !may_pass(*waiting))) {
           class_end = fair_.size_class(waiting->tokens_to_compute);
         } else {
@@ -191,7 +190,11 @@ void Scheduler::grant_fairly(StepBatch& batch, bool admits) {
     }
     if (chosen == nullptr) return;
     const std::int32_t budget = prefill_budget(batch, chosen->partition);
-    grant(*chosen, std::min(paid_by(*chosen, budget), left_of(*chosen)), budget);
+    std::int32_t tokens = std::min(paid_by(*chosen, budget), left_of(*chosen));
+    // What was cached when it began to wait is gone: it comes by what is left indeed.
+    if (chosen == waiting && fair_.size_class(tokens) > fair_.size_class(chosen->tokens_to_compute))
+      tokens = 1;
+    grant(*chosen, tokens, budget);
   }
 }
 
@@ -245,7 +248,8 @@ bool Scheduler::may_pass(const Sequence& sequence) const {
 
 bool Scheduler::passes(const Sequence& sequence) const {
   const Sequence& first = *waiting_.first();
-  return &first != &sequence && fair_.batch_slots(sequence) >= fair_.batch_slots(first);
+  return &first != &sequence &&
+         fair_.pages(sequence) + limits_.pages_of(sequence.known()) > fair_.pages(first);
 }
 
 bool Scheduler::try_admit(StepBatch& batch, Sequence& sequence) {
@@ -381,23 +385,6 @@ bool Scheduler::starts_from_parent(const Sequence& sequence) const {
          parent->computed >= parent->prompt_length;
 }
 
-bool Scheduler::pages_suffice(const Sequence& sequence,
-                              std::int32_t partition,
-                              std::int32_t more) const {
-  const std::int32_t needed =
-      limits_.pages_of(sequence.known()) - static_cast<std::int32_t>(sequence.pages.size());
-  const auto growing = static_cast<std::int32_t>(std::ranges::count_if(running_, [&](auto index) {
-    const Sequence& other = at(index);
-    return other.partition == partition &&
-           limits_.pages_of(other.computed_goal()) > static_cast<std::int32_t>(other.pages.size());
-  }));
-  std::int32_t reserve = std::min(growing, limits_.pages_per_partition() / kGrowthShare);
-  const bool shared = std::ranges::any_of(
-      running_, [&](std::int32_t index) { return at(index).partition == partition; });
-  if (shared && !is_short(sequence)) reserve += limits_.pages_per_partition() / kShortShare;
-  return pool_.available(partition) + more >= needed + reserve;
-}
-
 std::int32_t Scheduler::share_pages(Sequence& sequence, PageHandle& copy_from) {
   copy_from = {};
   const std::int32_t page_tokens = limits_.tokens_per_page;
@@ -450,28 +437,6 @@ void Scheduler::add_row(StepBatch& batch, Sequence& sequence, std::int32_t count
   ++sequence.in_flight_rows;
   sequence.planned = end;
   sequence.last_row_step = step_;
-}
-
-bool Scheduler::secure_page(StepBatch& batch, Sequence& sequence) {
-  if (limits_.pages_of(sequence.planned + 1) <= static_cast<std::int32_t>(sequence.pages.size()))
-    return true;
-  while (pool_.available(sequence.partition) == 0) {
-    if (reclaim_paused(batch, sequence.partition)) continue;
-    Sequence& youngest = youngest_in(sequence.partition);
-    preempt(youngest);
-    if (&youngest == &sequence) return false;
-  }
-  const PageHandle page = take_page(sequence.partition);
-  batch.runs.push_back({sequence.batch_slot, static_cast<std::int32_t>(sequence.pages.size()), 1});
-  batch.run_pages.push_back(page.page);
-  sequence.pages.push_back(page);
-  return true;
-}
-
-Sequence& Scheduler::youngest_in(std::int32_t partition) {
-  auto place = running_.rbegin();
-  while (at(*place).partition != partition) ++place;
-  return at(*place);
 }
 
 bool Scheduler::reclaim_paused(const StepBatch& batch, std::int32_t partition) {

@@ -220,12 +220,12 @@ Sequence* Scheduler::find_mutable(SequenceId id) {
 }
 
 void Scheduler::leave_running(Sequence& sequence) {
+  fair_.return_batch_slot(sequence);
   release_pages(sequence);
   ++departures_;
   sequence.passed_others = false;
   running_.erase(std::ranges::find(running_, sequence.id.index));
   batch_slots_.push_back(sequence.batch_slot);
-  fair_.return_batch_slot(sequence);
   bias_entries_ -= sequence.bias_entries;
   sequence.batch_slot = -1;
   sequence.planned = 0;

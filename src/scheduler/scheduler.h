@@ -13,13 +13,15 @@
 // no long one, a client for no other). While the first in line lacks pages, prompts that come
 // before it in fair order may pass it, for so long and with so many pages. A sequence that finds no
 // page preempts a paused one, else the youngest, of its partition; the oldest therefore always
-// progresses, alone if need be, and everyone is the oldest some day.
+// progresses, alone if need be, and everyone is the oldest some day. Where a client has twice as
+// many pages as the youngest's even without it, its youngest gives way instead.
 //
-// Batch slots are shared by clients. Where few are free, one is kept for each client that waits and
-// has fewer than whoever asks. Where one that waits finds none, or no pages, a step preempts for it
-// a sequence of a client that has at least two batch slots more: of the client with most the
-// youngest that may yield. What a sequence computes again because it yielded is at most 5 % of what
-// it has generated, the last time apart.
+// Batch slots and pages are shared by clients. Where few slots are free, one is kept for each
+// client that waits and has fewer than whoever asks; no page is kept for the growth of those that
+// give way. Where one that waits finds no slot, a step preempts for it a sequence of a client that
+// has at least two more; where it finds no pages, of one that has twice as many: of the client with
+// most the youngest that may yield. What a sequence computes again because it yielded is at most
+// 5 % of what it has generated, the last time apart.
 //
 // Lookahead: up to two steps may be planned and not applied. Steps run on the device in the order
 // of planning, so pages change hands when a step is *planned*: a page freed now may still be
@@ -147,7 +149,7 @@ class Scheduler {
   /// Whether somebody yields to `a` before `b`: fewer batch slots of its client, then fair order.
   bool claims_before(const Sequence& a, const Sequence& b) const;
   /// Who yields to the claimant; nullptr: nobody can, or need.
-  Sequence* find_yielding(const Sequence& claimant);
+  Sequence* find_yielding(Sequence& claimant);
   void plan_decodes(StepBatch& batch);
   /// Running prefills and, if it `admits`, waiting sequences.
   void plan_prefills(StepBatch& batch, bool admits);
@@ -202,8 +204,9 @@ class Scheduler {
   std::int32_t batch_slots_kept(const Sequence& sequence);
   /// Clients with fewer batch slots of which one waits that may fit.
   std::int32_t lighter_waiting(const Sequence& sequence);
-  /// Whether its admission would pass the first in line: another one's, of a client with as many
-  /// batch slots or more.
+  /// Whether one waits that may fit, of a client with fewer pages.
+  bool fewer_pages_waiting(const Sequence& sequence);
+  /// Whether its admission would pass the first in line: its client would have more pages then.
   bool passes(const Sequence& sequence) const;
   /// Whether it may be admitted before the first in line.
   bool may_pass(const Sequence& sequence) const;
@@ -231,10 +234,20 @@ class Scheduler {
   bool pages_suffice(const Sequence& sequence, std::int32_t partition, std::int32_t more = 0) const;
   /// Takes references to what is already computed of the sequence; returns how many tokens.
   std::int32_t share_pages(Sequence& sequence, PageHandle& copy_from);
-  bool secure_page(StepBatch& batch, Sequence& sequence);
+  /// Whether one that runs gives way to `sequence`, which takes `pages` more: its priority is no
+  /// better, and its client has twice as many pages even so.
+  bool gives_way(const Sequence& other, const Sequence& sequence, std::int32_t pages) const;
+  /// Preempts until all that decode in this step have the pages for it.
+  void secure_growth(const StepBatch& batch);
+  /// Of those that run in the partition, and are not paused, who gives way to all others: the
+  /// youngest, or the youngest of the client with most pages if that gives way to it. Never the
+  /// oldest beside others.
+  Sequence& least_entitled_in(std::int32_t partition);
+  /// Whether the step has a decode of a running sequence, and whether that takes a page more.
+  bool decodes(const Sequence& sequence) const;
+  bool grows(const Sequence& sequence) const;
+  void grow(StepBatch& batch, Sequence& sequence);
   PageHandle take_page(std::int32_t partition);
-  /// Requires: a sequence of the partition runs.
-  Sequence& youngest_in(std::int32_t partition);
   /// Preempts a paused sequence of the partition (-1: of any); false if there is none.
   bool reclaim_paused(const StepBatch& batch, std::int32_t partition);
   /// The first in line lacks pages in this step.

@@ -3,6 +3,7 @@
 #include "invariants.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include <fmt/core.h>
@@ -30,6 +31,7 @@ Invariants::Invariants(const StepLoop& loop, const FakeExecutor& executor)
       executor_(executor),
       limits_(loop.limits().scheduler),
       prefill_rules_(scheduler_, loop.limits().inter_token_us_max > 0),
+      client_rules_(scheduler_),
       truths_(static_cast<std::size_t>(limits_.live_max)),
       uses_(static_cast<std::size_t>(limits_.pages)),
       salts_(static_cast<std::size_t>(limits_.pages)),
@@ -65,21 +67,13 @@ void Invariants::note_before_launch() {
     if (sequence.state == SequenceState::waiting) waited_[i] = sequence.id;
     if (sequence.state == SequenceState::running && !sequence.paused) ran_[i] = sequence.id;
   }
-  free_before_ = scheduler_.pool().available(0);
-  slots_before_.clear();
-  all_ran_ = size_of(scheduler_.running()) == limits_.sequences_max;
-  for (const std::int32_t index : scheduler_.running()) {
-    const Sequence& sequence = scheduler_.sequences()[static_cast<std::size_t>(index)];
-    ++slots_before_[sequence.client];
-    all_ran_ = all_ran_ && !sequence.paused;
-  }
+  client_rules_.note_before_launch();
 }
 
 void Invariants::check_launch(const StepBatch& batch) {
   check_rows(batch);
   check_shares(batch);
-  check_preempted(batch);
-  check_yielded(batch);
+  client_rules_.check(batch);
   check_batch_slots_taken(batch);
   prefill_rules_.check(batch, waited_, ran_);
   check_admissions(batch);
@@ -204,69 +198,9 @@ void Invariants::check_rows(const StepBatch& batch) {
           "prefill above its budget");
 }
 
-void Invariants::check_preempted(const StepBatch& batch) const {
-  if (std::ranges::any_of(batch.rows, &StepRow::admitted)) return;
-  for (const SequenceId id : batch.preempted) {
-    const Sequence* victim = scheduler_.find(id);
-    // What is paused gives way first: since before the launch, or by the launch itself.
-    if (victim == nullptr || victim->paused) continue;
-    if (ran_[static_cast<std::size_t>(id.index)] != id || id == batch.yielded) continue;
-    for (const std::int32_t index : scheduler_.running()) {
-      const Sequence& other = scheduler_.sequences()[static_cast<std::size_t>(index)];
-      require(other.partition != victim->partition || victim->arrival > other.arrival, 27,
-              "arrival {} was preempted, and is not the youngest", victim->arrival);
-    }
-  }
-}
-
-bool Invariants::may_yield(const Sequence& sequence, const Sequence& claimant) const {
-  const auto batch_slots = [this](std::uint64_t client) {
-    const auto found = slots_before_.find(client);
-    return found == slots_before_.end() ? 0 : found->second;
-  };
-  const Truth& truth = truths_[static_cast<std::size_t>(sequence.id.index)];
-  const std::int64_t recomputed = truth.id == sequence.id ? truth.recomputed : 0;
-  return sequence.priority >= claimant.priority &&
-         batch_slots(sequence.client) >= batch_slots(claimant.client) + 2 &&
-         20 * recomputed <= sequence.known() - sequence.prompt_length;
-}
-
 std::int32_t Invariants::pages_with_reserves(const Sequence& sequence) const {
   return limits_.pages_of(sequence.known()) + limits_.pages / 32 +
          std::min(limits_.pages / 8, size_of(scheduler_.running()));
-}
-
-/// A batch slot is taken from a client that has two more than one that waits, if all are taken or
-/// pages lack, and not often from one sequence; then it is taken if that fits.
-void Invariants::check_yielded(const StepBatch& batch) {
-  if (!(batch.yielded == kNoSequence)) {
-    const Sequence& sequence = *scheduler_.find(batch.yielded);
-    const bool for_other = std::ranges::any_of(waited_, [&](SequenceId id) {
-      const Sequence* other = scheduler_.find(id);
-      if (other == nullptr || !may_yield(sequence, *other)) return false;
-      // One page more was kept for the one that yielded.
-      return all_ran_ || limits_.partitions > 1 || free_before_ <= pages_with_reserves(*other);
-    });
-    require(for_other, 36, "arrival {} yields to nobody", sequence.arrival);
-    truth_of(sequence).yielded = true;
-    return;
-  }
-  if (!all_ran_ || limits_.partitions > 1 || limits_.turn_percent == 100) return;
-  for (const SequenceId id : ran_)
-    if (const Sequence* sequence = scheduler_.find(id); sequence != nullptr && sequence->paused)
-      return;
-  if (!batch.preempted.empty()) return;
-  for (const SequenceId id : waited_) {
-    const Sequence* claimant = scheduler_.find(id);
-    if (claimant == nullptr || claimant->state != SequenceState::waiting) continue;
-    if (claimant->in_flight_rows > 0) continue;
-    if (scheduler_.pool().available(0) < pages_with_reserves(*claimant)) continue;
-    for (const SequenceId other : ran_) {
-      const Sequence* sequence = scheduler_.find(other);
-      require(sequence == nullptr || !may_yield(*sequence, *claimant), 36,
-              "arrival {} waits, and nobody yields", claimant->arrival);
-    }
-  }
 }
 
 /// The last batch slot goes to no client that has more than one that waits and fits.
@@ -320,7 +254,7 @@ void Invariants::check_admitted(const Sequence& sequence, const StepRow& row) {
             "page {} of another tenant", page);
   }
   truth.overdue_step = -1;
-  if (std::exchange(truth.yielded, false)) truth.recomputed += sequence.known() - row.start;
+  client_rules_.note_admitted(sequence, row.start);
 }
 
 void Invariants::sweep() {
@@ -464,6 +398,7 @@ void Invariants::check_drained() const {
 
 void Invariants::note_reset() {
   for (Truth& truth : truths_) truth.overdue_step = -1;
+  client_rules_.note_reset();
 }
 
 Invariants::Truth& Invariants::truth_of(const Sequence& sequence) {
@@ -472,8 +407,6 @@ Invariants::Truth& Invariants::truth_of(const Sequence& sequence) {
     truth.id = sequence.id;
     truth.contents.clear();
     truth.overdue_step = -1;
-    truth.yielded = false;
-    truth.recomputed = 0;
   }
   while (truth.contents.size() < sequence.tokens.size()) {
     const std::size_t i = truth.contents.size();

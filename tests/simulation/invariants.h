@@ -4,9 +4,9 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <vector>
 
+#include "client_rules.h"
 #include "engine/step_loop.h"
 #include "fake_executor.h"
 #include "prefill_rules.h"
@@ -38,8 +38,6 @@ class Invariants {
     SequenceId id;
     std::vector<std::uint64_t> contents;
     std::int64_t overdue_step = -1;  // must be admitted by then
-    bool yielded = false;            // and was not admitted since
-    std::int64_t recomputed = 0;     // tokens, because it yielded
   };
   struct PageUse {
     std::int32_t owners = 0;
@@ -50,12 +48,7 @@ class Invariants {
   bool is_decoded(const Sequence& sequence, std::int32_t token) const;
   void check_kind(const StepBatch& batch, std::size_t index) const;
   void check_rows(const StepBatch& batch);
-  void check_preempted(const StepBatch& batch) const;
-  void check_yielded(const StepBatch& batch);
   void check_batch_slots_taken(const StepBatch& batch) const;
-  /// Whether the sequence may have to leave its batch slot to the other one, by what was before the
-  /// launch.
-  bool may_yield(const Sequence& sequence, const Sequence& claimant) const;
   /// What surely suffices for its admission.
   std::int32_t pages_with_reserves(const Sequence& sequence) const;
   void check_admissions(const StepBatch& batch);
@@ -73,16 +66,14 @@ class Invariants {
   const FakeExecutor& executor_;
   const Limits& limits_;
   PrefillRules prefill_rules_;
+  ClientRules client_rules_;
   std::vector<Truth> truths_;        // by sequence index
   std::vector<PageUse> uses_;        // by page
   std::vector<CacheSalt> salts_;     // by page: whose tokens were written there last
   std::vector<std::int32_t> loads_;  // by partition: pages of its sequences; prefill tokens
   std::vector<std::int8_t> batch_slots_;
-  std::vector<SequenceId> waited_;  // by sequence index: who waited before the launch, or no id
-  std::vector<SequenceId> ran_;     // … and who ran, not paused
-  std::map<std::uint64_t, std::int32_t> slots_before_;  // batch slots by client, before the launch
-  std::int32_t free_before_ = 0;                        // pages that could be had then
-  bool all_ran_ = false;  // all batch slots were taken then, by sequences that are not paused
+  std::vector<SequenceId> waited_;    // by sequence index: who waited before the launch, or no id
+  std::vector<SequenceId> ran_;       // … and who ran, not paused
   std::vector<std::size_t> to_come_;  // by request: events in flight
 };
 

@@ -18,6 +18,7 @@ FAIR = "scheduler/fair_order.cpp"
 SCHEDULER = "scheduler/scheduler.cpp"
 PLANNING = "scheduler/planning.cpp"
 BATCH_SLOTS = "scheduler/batch_slots.cpp"
+PAGE_SHARES = "scheduler/page_shares.cpp"
 WRITER = "engine/plan_writer.cpp"
 LOOP = "engine/step_loop.cpp"
 FAILURES = "engine/failures.cpp"
@@ -50,7 +51,7 @@ MUTATIONS = [
     ("output that is computed again is prefilled",
      (PLANNING, "if (limits_.redecodes_output) plan_output_again", "if (limits_.redecodes_output && !@) plan_output_again")),
     ("a prompt's last token alone in its chunk is decoded",
-     (PLANNING, "remaining() != 1 || prefills(sequence)", "remaining() != 1 || (!@ && prefills(sequence))")),
+     (PLANNING, "remaining() == 1 && !prefills(sequence)", "remaining() == 1 && (@ || !prefills(sequence))")),
     ("the whole prompt may be found in the cache",
      (CACHE, "(tokens.size() - 1) / page_tokens", "(tokens.size() - (@ ? 0 : 1)) / page_tokens")),
     ("a page is cached as if it began a prompt",
@@ -87,10 +88,25 @@ MUTATIONS = [
      (LIST, "sequence.submitted_step + sequence.priority * aging_steps_",
       "(@ ? 0 : sequence.submitted_step) + sequence.priority * aging_steps_")),
     ("the oldest is preempted instead of the youngest",
-     (PLANNING, "= youngest_in(sequence.partition);", "= @ ? at(running_.front()) : youngest_in(sequence.partition);")),
+     (PAGE_SHARES, "= least_entitled_in(partition);", "= @ ? at(running_.front()) : least_entitled_in(partition);")),
+    ("the youngest is preempted whoever has most pages",
+     (PAGE_SHARES, "gives_way(sequence, *youngest, 0) &&", "!@ && gives_way(sequence, *youngest, 0) &&")),
+    ("the oldest gives way",
+     (PAGE_SHARES, "sequence.id.index != *oldest &&", "(@ || sequence.id.index != *oldest) &&")),
+    ("a better priority gives way",
+     (PAGE_SHARES, "|| other.priority < sequence.priority)", "|| (!@ && other.priority < sequence.priority))")),
+    ("clients with as many pages take them from each other",
+     (PAGE_SHARES, "kTimesMore * (", "(@ ? 1 : kTimesMore) * (")),
+    ("pages are kept for the growth of those that give way",
+     (PAGE_SHARES, "|| gives_way(other, sequence, all)) continue;", "|| (!@ && gives_way(other, sequence, all))) continue;")),
+    ("no page is kept for growth",
+     (PAGE_SHARES, "std::int32_t reserve = std::min(growing,", "std::int32_t reserve = std::min(@ ? 0 : growing,")),
+    ("pages that a sequence grew into are nobody's",
+     (PAGE_SHARES, "  fair_.take_page(sequence);", "  if (!@) fair_.take_page(sequence);")),
+    ("a sequence yields pages to whoever waits",
+     (BATCH_SLOTS, "!(gives_way(sequence, claimant, needed) &&", "!((@ || gives_way(sequence, claimant, needed)) &&")),
     ("a full page is followed by no new one",
-     (PLANNING, "if (limits_.pages_of(sequence.planned + 1) <=",
-      "if (limits_.pages_of(sequence.planned + (@ ? 0 : 1)) <=")),
+     (PLANNING, "if (grows(sequence)) grow", "if (!@ && grows(sequence)) grow")),
     ("prefill takes the whole step beside decodes",
      (PLANNING, "if (batch.decodes > 0) left =", "if (!@ && batch.decodes > 0) left =")),
     ("a fork writes into its parent's last page",
@@ -107,7 +123,7 @@ MUTATIONS = [
      (PLANNING, "    if (!sequence.paused || !here) continue;\n    preempt",
       "    if (@ || !sequence.paused || !here) continue;\n    preempt")),
     ("a sequence grows into another rank's pages",
-     (PLANNING, "const PageHandle page = take_page(sequence.partition);",
+     (PAGE_SHARES, "const PageHandle page = take_page(sequence.partition);",
       "const PageHandle page = take_page(@ && pool_.available(0) > 0 ? 0 : sequence.partition);")),
     ("the prefix cache finds another rank's pages",
      (CACHE, "pool_.partition_of(page) == partition", "(@ || pool_.partition_of(page) == partition)")),
@@ -159,7 +175,7 @@ MUTATIONS = [
     ("whoever passes the first in line may take all pages",
      (PLANNING, "return pages <= limits_.pages / kPassingShare;", "return @ || pages <= limits_.pages / kPassingShare;")),
     ("a sequence yields to a client that has as many batch slots",
-     (BATCH_SLOTS, "least + (chosen == nullptr ? 2 : 1)) continue;", "least + (chosen == nullptr && !@ ? 2 : 1)) continue;")),
+     (BATCH_SLOTS, "fair_.batch_slots(claimant) + 2) continue;", "fair_.batch_slots(claimant) + (@ ? 1 : 2)) continue;")),
     ("a sequence yields again and again",
      (PLANNING, "sequence.recomputed += sequence.known() - shared;", "sequence.recomputed += @ ? 0 : sequence.known() - shared;")),
     ("nobody yields",

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// How clients share pages: who waits for none, who gives way, and what nobody is asked to give.
+#include "tests/support/scheduler_harness.h"
+
+namespace koho {
+namespace {
+
+constexpr std::uint64_t kMany = 1;  // whose answers fill the pages
+constexpr std::uint64_t kOther = 2;
+
+Limits limits_of(std::int32_t pages) {
+  Limits limits = small_limits();
+  limits.pages = pages;
+  limits.context_max = 256;
+  limits.sequences_max = 16;
+  limits.live_max = 64;
+  limits.step_tokens_max = 48;
+  limits.mixed_prefill_tokens_max = 32;
+  return limits;
+}
+
+/// Long answers of one client; all run.
+std::vector<SequenceId> start(Harness& harness, int count, int priority = 0, int answer = 200) {
+  std::vector<SequenceId> longs;
+  for (int i = 0; i < count; ++i)
+    longs.push_back(harness.submit(4, answer, 1000 * i, priority, kMany));
+  while (std::ssize(harness.scheduler.running()) < count) harness.step();
+  return longs;
+}
+
+void fill_pages(Harness& harness, int left) {
+  while (harness.scheduler.pool().available() > left) harness.step();
+}
+
+TEST(PageShares, AShortOneTakesTheLastPagesOfAnotherClient) {
+  Harness harness(limits_of(67));
+  start(harness, 10);
+  fill_pages(harness, 7);
+  const SequenceId same = harness.submit(3, 2, 100'000, 0, kMany);
+  const SequenceId other = harness.submit(3, 2, 200'000, 0, kOther);
+  const StepBatch* batch = harness.step();
+  EXPECT_EQ(tokens_of(batch, same), 0) << "ten that can grow have seven pages";
+  EXPECT_EQ(tokens_of(batch, other), 3);
+  EXPECT_EQ(harness.scheduler.counters().yielded, 0U);
+}
+
+TEST(PageShares, TheClientWithMostGivesWayToTheGrowthOfOthers) {
+  Harness harness(limits_of(60));
+  const std::vector<SequenceId> longs = start(harness, 10);
+  fill_pages(harness, 10);
+  const SequenceId other = harness.submit(3, 40, 200'000, 0, kOther);
+  while (harness.scheduler.find(other) != nullptr) {
+    harness.step();
+    const Sequence* sequence = harness.scheduler.find(other);
+    ASSERT_TRUE(sequence == nullptr || sequence->admissions == 1) << "the youngest was preempted";
+  }
+  EXPECT_GT(harness.scheduler.counters().preempted, 2U);
+  EXPECT_EQ(harness.scheduler.find(longs[9])->state, SequenceState::waiting);
+}
+
+TEST(PageShares, WhoWaitsIsGivenPagesOfAnotherClientAtOnce) {
+  Harness harness(limits_of(60));
+  start(harness, 10);
+  fill_pages(harness, 2);
+  const SequenceId other = harness.submit(12, 2, 200'000, 0, kOther);
+  EXPECT_EQ(tokens_of(harness.step(), other), 12);
+  EXPECT_EQ(harness.scheduler.counters().yielded, 1U);
+}
+
+TEST(PageShares, ABetterPriorityGivesNoWay) {
+  Harness harness(limits_of(60));
+  start(harness, 10, 1);
+  fill_pages(harness, 2);
+  const SequenceId worse = harness.submit(12, 2, 100'000, 2, kOther);
+  EXPECT_EQ(tokens_of(harness.step(), worse), 0);
+  EXPECT_EQ(harness.scheduler.counters().yielded, 0U);
+  const SequenceId equal = harness.submit(12, 30, 200'000, 1, kOther);
+  EXPECT_EQ(tokens_of(harness.step(), equal), 12);
+  // Nor to the growth of one that runs.
+  Harness growing(limits_of(60));
+  const SequenceId young = growing.submit(4, 60, 200'000, 2, kOther);
+  start(growing, 10, 1);
+  const SequenceId younger = growing.submit(4, 60, 300'000, 2, kOther);
+  while (growing.scheduler.counters().preempted == 0) growing.step();
+  EXPECT_EQ(growing.scheduler.find(young)->state, SequenceState::running);
+  EXPECT_EQ(growing.scheduler.find(younger)->state, SequenceState::waiting);
+}
+
+TEST(PageShares, NobodyYieldsItsClientsOnlySequenceNorToOneWithHalfAsManyPages) {
+  Harness harness(limits_of(32));
+  const SequenceId only = harness.submit(110, 18, 0, 0, kMany);
+  while (harness.step()->decodes == 0) continue;
+  const SequenceId other = harness.submit(16, 2, 200'000, 0, kOther);
+  harness.step();
+  EXPECT_EQ(harness.scheduler.find(other)->state, SequenceState::waiting);
+  EXPECT_EQ(harness.scheduler.find(only)->state, SequenceState::running);
+
+  Harness two(limits_of(60));
+  start(two, 5);
+  for (int i = 0; i < 5; ++i) two.submit(4, 200, 50'000 + 1000 * i, 0, kOther);
+  fill_pages(two, 2);
+  two.submit(12, 2, 200'000, 0, kOther);
+  two.step();
+  EXPECT_EQ(two.scheduler.counters().yielded, 0U);
+}
+
+TEST(PageShares, WhatOthersComeToGiveIsNoticedThoughNobodyLeft) {
+  Harness harness(limits_of(32));
+  start(harness, 3, 0, 100);
+  fill_pages(harness, 11);
+  // Eight pages; with one for each of the three that grow, and one for short prompts, twelve.
+  const SequenceId other = harness.submit(32, 2, 200'000, 0, kOther);
+  harness.step();
+  EXPECT_EQ(harness.scheduler.find(other)->state, SequenceState::waiting);
+  // Two of three have twice as many then.
+  fill_pages(harness, 8);
+  EXPECT_EQ(tokens_of(harness.step(), other), 32);
+  EXPECT_EQ(harness.scheduler.counters().preempted, 0U);
+}
+
+TEST(PageShares, WhoHasMorePagesPassesTheFirstInLineWithAnEighthOnly) {
+  Harness harness(limits_of(60));
+  for (int i = 0; i < 2; ++i) harness.submit(72, 20, 1000 * i, 0, kOther);
+  for (int i = 0; i < 4; ++i) harness.submit(3, 50, 10'000 + 1000 * i, 0, kMany);
+  while (harness.scheduler.running().size() < 6) harness.step();
+  const SequenceId first = harness.submit(120, 2, 50'000, 0, kMany);
+  harness.step();
+  const SequenceId passes = harness.submit(30, 2, 100'000, 0, kOther);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(tokens_of(harness.step(), passes), 0);
+  while (harness.scheduler.find(first)->state != SequenceState::running) harness.step();
+  EXPECT_EQ(harness.scheduler.find(passes)->admissions, 0);
+}
+
+TEST(PageShares, WhatWasCachedWhenItBeganToWaitTakesNoStepBeforeShortOnes) {
+  Limits limits = limits_of(60);
+  Harness harness(limits);
+  const std::vector<SequenceId> longs = start(harness, 10);
+  while (harness.scheduler.counters().preempted == 0) harness.step();
+  EXPECT_EQ(harness.scheduler.find(longs[9])->state, SequenceState::waiting);
+  EXPECT_LE(harness.scheduler.find(longs[9])->tokens_to_compute, limits.tokens_per_page);
+  // Its pages go to the others, and then they end.
+  for (int i = 0; i < 20; ++i) harness.step();
+  for (int i = 0; i < 8; ++i) harness.scheduler.finish(longs[static_cast<std::size_t>(i)]);
+  std::vector<SequenceId> shorts;
+  for (int i = 0; i < 4; ++i) shorts.push_back(harness.submit(4, 2, 200'000 + 10 * i, 0, kMany));
+  const StepBatch* batch = harness.step();
+  for (const SequenceId id : shorts) EXPECT_EQ(tokens_of(batch, id), 4);
+}
+
+TEST(PageShares, EverybodyEndsWhileShortOnesAlwaysCome) {
+  Harness harness(limits_of(60));
+  const std::vector<SequenceId> longs = start(harness, 10);
+  const auto left = [&] {
+    std::int64_t live = 0;
+    for (const SequenceId id : longs) live += harness.scheduler.find(id) != nullptr ? 1 : 0;
+    return live;
+  };
+  std::vector<SequenceId> others(3, kNoSequence);
+  int steps = 0;
+  for (int next = 0; left() > 0; ++steps) {
+    ASSERT_LT(steps, 5000);
+    for (SequenceId& id : others)
+      if (harness.scheduler.find(id) == nullptr)
+        id = harness.submit(4, 6, 100'000 + 10 * ++next, 0, kOther);
+    harness.step();
+  }
+  // One answer of 51 pages at a time, 200 steps each, if nothing could be done beside it.
+  EXPECT_LT(steps, 2000);
+}
+
+}  // namespace
+}  // namespace koho
