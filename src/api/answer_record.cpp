@@ -14,7 +14,7 @@ AnswerRecord::AnswerRecord(const Model& model, const GenerationRequest& request)
   // /debug/cache explains requests with one prompt only.
   if (!model.journal || request.requests.size() != 1) return;
   journal_ = model.journal;
-  entry_ = journal_->open(request.requests.front().prompt, request.base.salt);
+  entry_ = journal_->open(request.requests.front().prompt, request.base.salt, request.base.client);
 }
 
 void AnswerRecord::begin(const std::string& id) {

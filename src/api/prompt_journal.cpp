@@ -77,9 +77,12 @@ std::string_view without_id_prefix(std::string_view id) {
   return id;
 }
 
-std::shared_ptr<Entry> PromptJournal::open(std::span<const Token> prompt, const CacheSalt& salt) {
+std::shared_ptr<Entry> PromptJournal::open(std::span<const Token> prompt,
+                                           const CacheSalt& salt,
+                                           std::uint64_t client) {
   auto entry = std::make_shared<Entry>();
   entry->salt = salt;
+  entry->client = client;
   entry->ids.assign(prompt.begin(), prompt.end());
   entry->prompt_tokens = prompt.size();
   const std::scoped_lock lock(mutex_);
@@ -114,13 +117,17 @@ void PromptJournal::close(Entry& entry, std::int64_t cached_tokens) {
 }
 
 std::string PromptJournal::explain(std::string_view id,
+                                   std::uint64_t client,
                                    const Tokenizer* tokenizer,
                                    std::int32_t tokens_per_page) const {
   const std::string_view bare = without_id_prefix(id);
   const std::scoped_lock lock(mutex_);
+  const auto is_own = [client](const Entry& entry) {
+    return client == 0 || entry.client == client;
+  };
   auto found = entries_.end();
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry)
-    if ((*entry)->id == id || (*entry)->id == bare) found = entry;
+    if (((*entry)->id == id || (*entry)->id == bare) && is_own(**entry)) found = entry;
   if (id.empty() || found == entries_.end()) return {};
   const Entry& here = **found;
   const std::span<const Token> prompt = std::span(here.ids).first(here.prompt_tokens);
@@ -130,6 +137,7 @@ std::string PromptJournal::explain(std::string_view id,
   for (auto other = entries_.begin(); other != found; ++other) {
     const std::size_t common = common_prefix(prompt, (*other)->ids);
     if ((*other)->salt != here.salt) {
+      if (!is_own(**other)) continue;  // a salt hides what others sent
       shared_under_other_salt = std::max(shared_under_other_salt, common);
     } else if (nearest == nullptr || common >= shared) {
       nearest = other->get();
@@ -149,9 +157,11 @@ std::string PromptJournal::explain(std::string_view id,
   if (nearest == nullptr) {
     out += R"(null,"first_difference":null)";
   } else {
-    out += '"' + nearest->id + R"(","first_difference":)";
+    const bool own = is_own(*nearest);
+    out += own ? '"' + nearest->id + '"' : "null";
+    out += R"(,"first_difference":)";
     const bool whole = shared == prompt.size() || shared == nearest->ids.size();
-    if (whole) {
+    if (whole || !own) {
       out += "null";
     } else {
       const std::size_t before = shared - std::min(shared, kContextTokens);
@@ -170,6 +180,8 @@ std::string PromptJournal::explain(std::string_view id,
       cause = "the shared part was evicted, or not computed yet";
     } else if (whole) {
       cause = "the whole shared prefix was cached";
+    } else if (!own) {
+      cause = "the text differs";
     } else {
       const std::size_t before = shared - std::min(shared, kContextTokens);
       cause =

@@ -28,6 +28,7 @@ class PromptJournal {
   struct Entry {
     std::string id;
     CacheSalt salt;
+    std::uint64_t client = 0;
     std::vector<Token> ids;  // prompt, then answer
     std::size_t prompt_tokens = 0;
     std::int64_t cached_tokens = -1;  // unknown yet
@@ -37,14 +38,18 @@ class PromptJournal {
       : requests_max_(requests_max), tokens_max_(tokens_max) {}
 
   /// Adds a request; the caller adds its answer with the returned entry.
-  std::shared_ptr<Entry> open(std::span<const Token> prompt, const CacheSalt& salt);
+  std::shared_ptr<Entry> open(std::span<const Token> prompt,
+                              const CacheSalt& salt,
+                              std::uint64_t client);
   void set_id(Entry& entry, std::string id);
   void add_token(Entry& entry, Token token);
   void close(Entry& entry, std::int64_t cached_tokens);
 
   /// A JSON object about the last request with this id, with or without an API's prefix; "" if
-  /// there is none. `tokens_per_page`: the cache's page size.
+  /// there is none. `client`: only its requests are found, and nothing but lengths is told of
+  /// others'; 0: of all. `tokens_per_page`: the cache's page size.
   std::string explain(std::string_view id,
+                      std::uint64_t client,
                       const Tokenizer* tokenizer,
                       std::int32_t tokens_per_page) const;
 

@@ -22,16 +22,17 @@ void add(PromptJournal& journal,
          const std::vector<Token>& prompt,
          std::int64_t cached,
          const std::vector<Token>& answer = {},
-         const CacheSalt& salt = {}) {
-  const std::shared_ptr<PromptJournal::Entry> entry = journal.open(prompt, salt);
+         const CacheSalt& salt = {},
+         std::uint64_t client = 0) {
+  const std::shared_ptr<PromptJournal::Entry> entry = journal.open(prompt, salt, client);
   journal.set_id(*entry, id);
   for (const Token token : answer) journal.add_token(*entry, token);
   journal.close(*entry, cached);
 }
 
-chat::Json explain(const PromptJournal& journal, const std::string& id) {
-  const Result<chat::Json> json = chat::parse_json(journal.explain(id, nullptr, 64));
-  EXPECT_TRUE(json.ok()) << journal.explain(id, nullptr, 64);
+chat::Json explain(const PromptJournal& journal, const std::string& id, std::uint64_t client = 0) {
+  const Result<chat::Json> json = chat::parse_json(journal.explain(id, client, nullptr, 64));
+  EXPECT_TRUE(json.ok()) << journal.explain(id, client, nullptr, 64);
   return json.ok() ? *json : chat::Json::object();
 }
 
@@ -66,20 +67,44 @@ TEST(PromptJournal, NamesEvictionSaltAndFirstRequests) {
             "an earlier prompt shares more, but was sent with another cache_salt");
   add(journal, "d", numbers(0, 200), 192);
   EXPECT_EQ(explain(journal, "d").find("cause")->text, "the whole shared prefix was cached");
-  EXPECT_EQ(journal.explain("e", nullptr, 64), "");
-  EXPECT_EQ(journal.explain("", nullptr, 64), "");
+  EXPECT_EQ(journal.explain("e", 0, nullptr, 64), "");
+  EXPECT_EQ(journal.explain("", 0, nullptr, 64), "");
+}
+
+TEST(PromptJournal, TellsNothingButLengthsOfAnotherClient) {
+  constexpr std::uint64_t kOne = 1;
+  constexpr std::uint64_t kOther = 2;
+  PromptJournal journal(10, 10'000);
+  std::vector<Token> secret = numbers(0, 100);
+  secret.push_back(777);
+  add(journal, "theirs", secret, 0, {}, {}, kOther);
+  add(journal, "mine", numbers(0, 140), 64, {}, {}, kOne);
+  EXPECT_EQ(journal.explain("theirs", kOne, nullptr, 64), "");
+  EXPECT_NE(journal.explain("theirs", kOther, nullptr, 64), "");
+  const std::string text = journal.explain("mine", kOne, nullptr, 64);
+  EXPECT_EQ(text.find("theirs"), std::string::npos) << text;
+  EXPECT_EQ(text.find("777"), std::string::npos) << text;
+  const chat::Json report = explain(journal, "mine", kOne);
+  EXPECT_EQ(report.find("longest_shared_prefix")->text, "100") << "as the cached tokens tell";
+  EXPECT_TRUE(report.find("first_difference")->is_null());
+  // Under a salt not even that: it is there to hide what others send.
+  add(journal, "salted", numbers(0, 140), 0, {}, {.low = 1, .high = 0}, kOne);
+  add(journal, "again", numbers(200, 40), 0, {}, {}, kOther);
+  add(journal, "other", numbers(200, 40), 0, {}, {.low = 2, .high = 0}, kOne);
+  EXPECT_EQ(explain(journal, "other", kOne).find("cause")->text, "there is no earlier request");
+  EXPECT_NE(explain(journal, "salted", kOne).find("cause")->text, "there is no earlier request");
 }
 
 TEST(PromptJournal, IsBoundedInRequestsAndIds) {
   PromptJournal few(2, 10'000);
   for (const char* id : {"a", "b", "c"}) add(few, id, numbers(0, 10), 0);
-  EXPECT_EQ(few.explain("a", nullptr, 64), "");
-  EXPECT_NE(few.explain("b", nullptr, 64), "");
+  EXPECT_EQ(few.explain("a", 0, nullptr, 64), "");
+  EXPECT_NE(few.explain("b", 0, nullptr, 64), "");
   PromptJournal short_one(10, 100);
   for (const char* id : {"a", "b"}) add(short_one, id, numbers(0, 80), 0);
-  EXPECT_EQ(short_one.explain("a", nullptr, 64), "");
+  EXPECT_EQ(short_one.explain("a", 0, nullptr, 64), "");
   // An answer that outlives its place in the journal adds nothing to it.
-  const std::shared_ptr<PromptJournal::Entry> old = short_one.open(numbers(0, 80), {});
+  const std::shared_ptr<PromptJournal::Entry> old = short_one.open(numbers(0, 80), {}, 0);
   add(short_one, "z", numbers(0, 80), 0);
   short_one.add_token(*old, 1);
   EXPECT_TRUE(old->ids.empty());

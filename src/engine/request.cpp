@@ -75,9 +75,9 @@ Status validate(const Request& request, const EngineLimits& limits) {
     stop_words += 1 + sequence.size();
   }
   if (stop_words > OutputRecord::kStopWordsMax)
-    return make_error(
-        ErrorCode::invalid_argument,
-        "{} stop tokens and {} stop sequences are too many: twice the tokens and, for "
+    return make_field_error(
+        ErrorCode::invalid_argument, "stop_token_ids",
+        "{}: {} stop tokens and {} stop sequences are too many: twice the tokens and, for "
         "each sequence, its length and one make {}, {} are the most",
         request.stop_tokens.size(), request.stop_sequences.size(), stop_words,
         OutputRecord::kStopWordsMax);

@@ -198,6 +198,12 @@ void ApiKey::give_back(std::int64_t tokens) {
   usage_.prompt_tokens -= static_cast<std::uint64_t>(tokens);
 }
 
+void ApiKey::forgive(std::int64_t tokens) {
+  const std::lock_guard lock(mutex_);
+  if (settings_.requests_per_minute > 0) requests_.left += 1;
+  if (settings_.tokens_per_minute > 0) tokens_.left += static_cast<double>(tokens);
+}
+
 void ApiKey::add_generated(bool taken, std::int64_t now_us) {
   const std::lock_guard lock(mutex_);
   refill(now_us);
@@ -293,6 +299,12 @@ ApiKeys::ApiKeys(std::vector<ApiKeySettings> settings, const ApiKeys& before) {
     }
     keys_.push_back(std::move(key));
   }
+}
+
+std::shared_ptr<ApiKey> ApiKeys::find_owner(std::string_view owner) const {
+  const auto found = std::ranges::find_if(
+      keys_, [&](const std::shared_ptr<ApiKey>& key) { return key->owner() == owner; });
+  return found == keys_.end() ? nullptr : *found;
 }
 
 std::shared_ptr<ApiKey> ApiKeys::find(std::string_view given) const {

@@ -52,6 +52,9 @@ class ApiKey {
   api::Refusal take_tokens(std::int64_t prompt, std::int64_t answer, std::int64_t now_us);
   /// Of a prompt that was taken, so many tokens were not computed: the engine refused them.
   void give_back(std::int64_t tokens);
+  /// A request was taken back for others' sake, to run again: it and `tokens` do not count against
+  /// the limits.
+  void forgive(std::int64_t tokens);
   /// A token was generated, one of those taken for it (`taken`) or beyond them: a debt.
   void add_generated(bool taken, std::int64_t now_us);
   /// Of what was taken for the answer, so many tokens were not generated.
@@ -68,6 +71,8 @@ class ApiKey {
   const std::string& hash() const { return hash_; }
   /// The key's name on the files and batches that are made with it.
   const std::string& owner() const { return owner_; }
+  /// Its requests' client, by which they share the engine.
+  std::uint64_t client() const { return client_; }
   ApiKeySettings settings() const;
   /// New limits for the same secret; what was used stays.
   void change(ApiKeySettings settings);
@@ -105,6 +110,14 @@ class ApiKey {
   Usage usage_;
 };
 
+/// Whose something is that was made with `key`; "": of all, without keys.
+inline std::string owner_of(const ApiKey* key) {
+  return key == nullptr ? std::string() : key->owner();
+}
+inline std::uint64_t client_of(const ApiKey* key) {
+  return key == nullptr ? 0 : key->client();
+}
+
 /// All keys of a server; immutable but for what the keys count.
 class ApiKeys {
  public:
@@ -115,6 +128,8 @@ class ApiKeys {
   bool empty() const { return keys_.empty(); }
   /// The key that equals `given`, or null. Takes the same time wherever they differ.
   std::shared_ptr<ApiKey> find(std::string_view given) const;
+  /// The key that makes things of this owner, or null.
+  std::shared_ptr<ApiKey> find_owner(std::string_view owner) const;
   const std::vector<std::shared_ptr<ApiKey>>& all() const { return keys_; }
 
  private:

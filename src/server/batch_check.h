@@ -4,19 +4,39 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/line_reader.h"
+#include "server/batch_output.h"
 #include "server/batch_record.h"
 
 namespace koho::server {
 
-struct BatchCheck {
-  std::int64_t total = 0;  // requests
-  std::vector<BatchFault> faults{};
-};
-
 /// Reads all lines: each is a request to `endpoint`, no custom_id stands there twice.
-BatchCheck check_batch_input(const std::filesystem::path& input, std::string_view endpoint);
+class BatchChecker {
+ public:
+  BatchChecker(const std::filesystem::path& input, std::string_view endpoint);
+
+  /// Goes on until `pauses()`, which is asked after each line. True: finish() has the outcome.
+  bool run(const std::function<bool()>& pauses);
+  BatchCheck finish();
+
+ private:
+  void fault(std::int64_t line,
+             std::string_view code,
+             std::string_view param,
+             std::string_view message);
+  void unreadable(const Error& error);
+  void take(std::string_view line, std::int64_t number);
+
+  std::string endpoint_;
+  std::optional<LineReader> input_;
+  BatchCheck check_;
+  IdSet seen_;
+};
 
 }  // namespace koho::server

@@ -37,6 +37,12 @@ struct BatchFault {
   std::string message{};
 };
 
+/// What the check of an input found.
+struct BatchCheck {
+  std::int64_t total = 0;  // requests
+  std::vector<BatchFault> faults{};
+};
+
 struct BatchRecord {
   std::string id{};     // "batch_…"
   std::string owner{};  // as of its files

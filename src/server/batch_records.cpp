@@ -17,7 +17,7 @@ namespace koho::server {
 namespace {
 
 constexpr std::size_t kRecordBytesMax = 1U << 20U;
-constexpr std::int64_t kUnfinishedMax = 256;
+constexpr std::int64_t kUnfinishedMax = 512;
 constexpr std::size_t kRecordsMax = 10'000;
 
 }  // namespace
@@ -49,11 +49,17 @@ Status BatchRecords::read() {
 
 Status BatchRecords::add(const BatchRecord& record) {
   const std::lock_guard lock(mutex_);
-  const auto unfinished = std::ranges::count_if(
-      records_, [](const auto& entry) { return !is_over(entry.second.status); });
-  if (unfinished >= kUnfinishedMax)
-    return make_error(ErrorCode::resource_exhausted, "{} batches are unfinished, the limit",
-                      unfinished);
+  std::int64_t unfinished = 0;
+  std::int64_t own = 0;
+  for (const auto& [id, one] : records_) {
+    if (is_over(one.status)) continue;
+    ++unfinished;
+    if (one.owner == record.owner) ++own;
+  }
+  // As many as are left: so whoever comes later finds some, too.
+  if (own >= kUnfinishedMax - unfinished)
+    return make_error(ErrorCode::resource_exhausted,
+                      "{} batches are unfinished, the limit; cancel some or wait", own);
   KOHO_TRY(write_whole_file(path_of(record.id), stored_batch(record)));
   records_.emplace(record.id, record);
   return {};
@@ -140,9 +146,16 @@ void BatchRecords::fail(const std::string& id, std::vector<BatchFault> faults) {
   save(record);
 }
 
-void BatchRecords::set_total(const std::string& id, std::int64_t total) {
-  const std::lock_guard lock(mutex_);
-  records_.find(id)->second.total = total;
+void BatchRecords::end_check(const std::string& id, BatchCheck check) {
+  {
+    const std::lock_guard lock(mutex_);
+    records_.find(id)->second.total = check.total;
+  }
+  if (!check.faults.empty()) {
+    fail(id, std::move(check.faults));
+  } else if (advance(id, BatchStatus::validating, BatchStatus::in_progress)) {
+    log::info("batch {}: {} requests", id, check.total);
+  }
 }
 
 void BatchRecords::count(const std::string& id, std::int64_t completed, std::int64_t failed) {

@@ -40,7 +40,8 @@ class BatchRecords {
   /// False: the batch was not in `from` any more.
   bool advance(const std::string& id, BatchStatus from, BatchStatus to);
   void fail(const std::string& id, std::vector<BatchFault> faults);
-  void set_total(const std::string& id, std::int64_t total);
+  /// A batch that is still validating goes on, or has failed.
+  void end_check(const std::string& id, BatchCheck check);
   void count(const std::string& id, std::int64_t completed, std::int64_t failed);
   void name_files(const std::string& id, std::string output, std::string errors);
   /// Forgets the oldest batches that are over, beyond those that are kept.

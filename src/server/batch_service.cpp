@@ -15,7 +15,6 @@
 
 #include "base/json_writer.h"
 #include "base/log.h"
-#include "server/batch_check.h"
 
 namespace koho::server {
 namespace {
@@ -24,6 +23,7 @@ constexpr std::size_t kActiveMax = 8;  // batches whose files are open
 constexpr std::size_t kOutputLineBytesMax = std::size_t{256} << 20U;
 constexpr std::chrono::milliseconds kLook{50};
 constexpr std::int64_t kTidyUs = 60'000'000;
+constexpr std::int64_t kCheckUs = 10'000;  // in which inputs are checked before the rest goes on
 constexpr std::int32_t kPriority = kPriorities - 1;
 
 std::int64_t bytes_of(const std::filesystem::path& path) {
@@ -135,12 +135,13 @@ Status BatchService::remove_file(std::string_view owner, std::string_view id) {
 void BatchService::run() {
   std::vector<std::size_t> ready;
   while (!stopping_.load()) {
+    is_checking_ = false;
     const bool busy = work();
     {
       std::unique_lock lock(wakes_->mutex);
       const auto woken = [this] { return wakes_->called || !wakes_->slots.empty(); };
       // Without a batch nothing has to be looked after but what expires.
-      wakes_->arrived.wait_for(lock, busy ? kLook : std::chrono::milliseconds(1000), woken);
+      wakes_->arrived.wait_for(lock, kLook * (is_checking_ ? 0 : busy ? 1 : 20), woken);
       wakes_->called = false;
       ready.clear();
       ready.swap(wakes_->slots);
@@ -155,7 +156,9 @@ void BatchService::run() {
 bool BatchService::work() {
   if (core_.clock().now_us() - tidied_us_ >= kTidyUs) {
     tidied_us_ = core_.clock().now_us();
-    files_->remove_expired(Core::unix_seconds());
+    files_->remove_expired(Core::unix_seconds(), [this](const StoredFile& file) {
+      return !records_.reader_of(file.owner, file.id).empty();
+    });
     records_.forget_old();
   }
   const ServedModel* serving = core_.serving();
@@ -192,12 +195,22 @@ std::int64_t BatchService::room() const {
 }
 
 void BatchService::open_batches() {
-  for (const BatchRecord& one : records_.unfinished()) {
-    if (std::ranges::any_of(active_, [&](const auto& open) { return open->id == one.id; }))
-      continue;
-    if (one.status == BatchStatus::validating) validate(one);
+  const std::vector<BatchRecord> unfinished = records_.unfinished();
+  is_checking_ = !validate(unfinished);
+  std::map<std::string_view, std::size_t> active;  // by owner
+  for (const BatchRecord& one : unfinished) active.try_emplace(one.owner, 0);
+  const std::size_t share = std::max<std::size_t>(kActiveMax / std::max(active.size(), 1UL), 1);
+  const auto is_active = [this](const BatchRecord& one) {
+    return std::ranges::any_of(active_, [&](const auto& open) { return open->id == one.id; });
+  };
+  for (const BatchRecord& one : unfinished)
+    if (is_active(one)) ++active[one.owner];
+  for (const BatchRecord& one : unfinished) {
+    if (is_active(one)) continue;
     const BatchRecord now = records_.get(one.id);
-    if (is_over(now.status) || active_.size() >= kActiveMax) continue;
+    const bool waits = now.status == BatchStatus::validating || active[one.owner] >= share;
+    if (waits || is_over(now.status)) continue;
+    ++active[one.owner];
     if (!now.output_file_id.empty() || !now.error_file_id.empty()) {
       finish_files(now);  // the server ended while it made them
       continue;
@@ -211,14 +224,30 @@ void BatchService::open_batches() {
   }
 }
 
-void BatchService::validate(const BatchRecord& batch) {
-  BatchCheck check = check_batch_input(files_->content_path(batch.input_file_id), batch.endpoint);
-  records_.set_total(batch.id, check.total);
-  if (!check.faults.empty()) {
-    records_.fail(batch.id, std::move(check.faults));
-  } else if (records_.advance(batch.id, BatchStatus::validating, BatchStatus::in_progress)) {
-    log::info("batch {}: {} requests to {}", batch.id, check.total, batch.endpoint);
-  }
+/// Checks the inputs of new batches, for a moment: large ones must not keep the others waiting. The
+/// owners take turns. False: more is to be checked.
+bool BatchService::validate(const std::vector<BatchRecord>& unfinished) {
+  const std::int64_t end_us = core_.clock().now_us() + kCheckUs;
+  const auto pauses = [&] { return core_.clock().now_us() >= end_us || stopping_.load(); };
+  do {
+    if (!checker_) {
+      const BatchRecord* next = nullptr;
+      for (const BatchRecord& one : unfinished)
+        if (records_.get(one.id).status == BatchStatus::validating &&
+            (next == nullptr || checks_taken_[one.owner] < checks_taken_[next->owner]))
+          next = &one;
+      if (next == nullptr) return true;
+      checks_taken_[next->owner] = ++checks_;
+      checked_ = next->id;
+      checker_.emplace(files_->content_path(next->input_file_id), next->endpoint);
+    }
+    if (records_.get(checked_).status == BatchStatus::validating) {
+      if (!checker_->run(pauses)) return false;
+      records_.end_check(checked_, checker_->finish());
+    }
+    checker_.reset();
+  } while (!pauses());
+  return false;
 }
 
 Result<std::unique_ptr<BatchService::Active>> BatchService::open_batch(const BatchRecord& batch) {
@@ -345,6 +374,7 @@ void BatchService::withdraw(std::int64_t keep) {
     for (Slot& slot : slots_)
       if (slot.job && (youngest == nullptr || slot.order > youngest->order)) youngest = &slot;
     if (youngest == nullptr) return;
+    youngest->job->forgive();
     youngest->batch->retries.push_front({.line = youngest->job->take_line(), .at_us = 0});
     release(*youngest);
   }
@@ -382,7 +412,7 @@ bool BatchService::settle(Active& batch) {
     return true;
   }
   const BatchRecord now = records_.get(batch.id);
-  batch.key = key_of(now.owner);
+  batch.key = core_.api_keys()->find_owner(now.owner);
   // One from before there were keys belongs to nobody who could see it, and to no limit.
   const bool key_gone =
       batch.key == nullptr && (!now.owner.empty() || !core_.api_keys()->all().empty());
@@ -454,19 +484,13 @@ void BatchService::finish_files(const BatchRecord& batch) {
             batch.completed, batch.failed, batch.total);
 }
 
-/// Ends the batch with an error of this machine.
+/// Ends the batch with an error of this machine, of which its client is not told paths.
 void BatchService::fail(const std::string& id, const Error& error) {
+  log::warning("batch {}: {}", id, error.message);
   records_.fail(id, {{.line = 0,
                       .code = std::string(error_code_info(error.code).name),
                       .param = {},
-                      .message = error.message}});
-}
-
-std::shared_ptr<ApiKey> BatchService::key_of(std::string_view owner) const {
-  const std::shared_ptr<const ApiKeys> keys = core_.api_keys();
-  for (const std::shared_ptr<ApiKey>& key : keys->all())
-    if (key->owner() == owner) return key;
-  return nullptr;
+                      .message = "the server could not read or write the batch's files"}});
 }
 
 }  // namespace koho::server

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "base/line_reader.h"
+#include "server/batch_check.h"
 #include "server/batch_output.h"
 #include "server/batch_records.h"
 #include "server/core.h"
@@ -107,7 +109,7 @@ class BatchService {
   void run();
   bool work();
   void open_batches();
-  void validate(const BatchRecord& batch);
+  bool validate(const std::vector<BatchRecord>& unfinished);
   Result<std::unique_ptr<Active>> open_batch(const BatchRecord& record);
   void poll_slot(std::size_t index);
   void release(Slot& slot);
@@ -123,7 +125,6 @@ class BatchService {
   void fail(const std::string& id, const Error& error);
   std::int64_t places() const;
   std::int64_t room() const;
-  std::shared_ptr<ApiKey> key_of(std::string_view owner) const;
 
   Core& core_;
   std::unique_ptr<FileStore> files_;
@@ -132,6 +133,12 @@ class BatchService {
   std::vector<Slot> slots_;
   std::vector<std::unique_ptr<Active>> active_;
   std::size_t turn_ = 0;  // whose line is next
+  /// The check of one batch's input, a piece at a time.
+  std::optional<BatchChecker> checker_;
+  std::string checked_;                                // the batch
+  std::map<std::string, std::uint64_t> checks_taken_;  // by owner: the last one's number
+  std::uint64_t checks_ = 0;
+  bool is_checking_ = false;
   std::uint64_t order_ = 0;
   std::atomic<std::int64_t> running_{0};
   std::atomic<bool> stopping_{false};

@@ -99,6 +99,13 @@ void Connection::lose(bool by_client) {
 
 void Connection::dispatch() {
   const ServedModel* serving = core_.serving();
+  auto found = key_for(core_, route_, reader_.head());
+  if (Response* refused = std::get_if<Response>(&found)) {
+    core_.count_response("refused", refused->status);
+    send(std::move(*refused));
+    return;
+  }
+  key_ = std::get<std::shared_ptr<ApiKey>>(std::move(found));
   if (route_->generation != nullptr) {
     run_job(*route_->generation, *serving);
     return;
@@ -111,7 +118,7 @@ void Connection::dispatch() {
     answer_on_pool();
     return;
   }
-  Response response = answer_route(core_, *route_, reader_.head(), reader_.take_body());
+  Response response = answer_route(core_, *route_, reader_.head(), reader_.take_body(), key_.get());
   core_.count_response(route_->path, response.status);
   send(std::move(response));
 }
@@ -156,14 +163,16 @@ void Connection::answer_on_pool() {
   const auto large = std::make_shared<LargeAnswer>();
   large->share = std::exchange(share_, BodyShare(core_.bodies()));
   const auto body = std::make_shared<std::string>(reader_.take_body());
-  const bool taken = core_.pool().submit(
-      [large, body, &core = core_, route = route_, head = reader_.head(), wake = waker()] {
-        large->response = answer_route(core, *route, head, *body);
-        large->ready.store(true, std::memory_order_release);
-        wake();
-      });
+  const bool taken = core_.pool().submit(key_ ? key_->client() : client_of(socket_),
+                                         [large, body, &core = core_, route = route_,
+                                          head = reader_.head(), key = key_, wake = waker()] {
+                                           large->response =
+                                               answer_route(core, *route, head, *body, key.get());
+                                           large->ready.store(true, std::memory_order_release);
+                                           wake();
+                                         });
   if (!taken) {
-    Response response = answer_route(core_, *route_, reader_.head(), *body);
+    Response response = answer_route(core_, *route_, reader_.head(), *body, key_.get());
     core_.count_response(route_->path, response.status);
     send(std::move(response));
     return;
@@ -181,7 +190,7 @@ void Connection::run_job(const api::GenerationEndpoint& endpoint, const ServedMo
   setup.id = core_.make_id();
   setup.request_id = request_id_;
   setup.wake = waker();
-  setup.key = key_of(core_, reader_.head());
+  setup.key = key_;
   setup.client = client_of(socket_);
   setup.share = std::exchange(share_, BodyShare(core_.bodies()));
   job_ = std::make_shared<GenerationJob>(core_, std::move(setup));
@@ -231,7 +240,19 @@ void Connection::pump() {
   }
 }
 
+/// Whether the peer has closed its side, behind bytes that are not read yet.
+bool Connection::peer_left() {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  return getsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 &&
+         info.tcpi_state != TCP_ESTABLISHED;
+}
+
 void Connection::on_tick(std::int64_t now) {
+  if (read_paused_ && job_ && peer_left()) {
+    lose(true);
+    return;
+  }
   const TimeLimits& time = core_.settings().time;
   if (writing_) {
     if (now - last_write_us_ < time.write_stall_ms * kUsPerMs) return;

@@ -67,6 +67,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string_view outgoing();
   void flush();
   void lose(bool by_client);
+  bool peer_left();
 
   Core& core_;
   IoThread& thread_;
@@ -85,6 +86,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Stage stage_ = Stage::reading;
   bool head_handled_ = false;
   const Route* route_ = nullptr;
+  std::shared_ptr<ApiKey> key_;  // of the request that is answered
   std::shared_ptr<GenerationJob> job_;
   std::shared_ptr<LargeAnswer> large_;
   std::shared_ptr<FileBody> file_;  // of an answer whose head is in out_

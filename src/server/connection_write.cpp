@@ -165,6 +165,7 @@ void Connection::finish_exchange() {
   stage_ = Stage::reading;
   head_handled_ = false;
   route_ = nullptr;
+  key_.reset();
   request_id_.clear();
   head_only_ = false;
   share_.resize(0);

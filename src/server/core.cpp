@@ -15,7 +15,7 @@
 namespace koho::server {
 namespace {
 
-constexpr std::size_t kPoolQueueMax = 4096;
+constexpr std::size_t kPoolQueueMax = 8192;  // of which one client has half
 constexpr std::size_t kPendingAbortsMax = 1024;
 constexpr std::size_t kUnknownNamesMax = 64;  // no more are logged
 
@@ -144,19 +144,21 @@ void Core::remove_job(const std::string& id) {
   jobs_.erase(id);
 }
 
-Core::Abort Core::abort_job(const std::string& id) {
+Core::Abort Core::abort_job(const std::string& id, const std::string& owner) {
   const std::string bare(api::without_id_prefix(id));
   std::shared_ptr<GenerationJob> job;
   {
     const std::lock_guard lock(mutex_);
     auto found = jobs_.find(id);
     if (found == jobs_.end()) found = jobs_.find(bare);
-    if (found == jobs_.end()) {
+    if (found != jobs_.end()) job = found->second.lock();
+    const bool others = job && job->owner() != owner;
+    if (found == jobs_.end() || others) {
       if (readers_.empty() || pending_aborts_.size() >= kPendingAbortsMax) return Abort::unknown;
-      for (const std::string& name : {id, bare}) pending_aborts_.push_back({name, reader_next_});
+      for (const std::string& name : {id, bare})
+        pending_aborts_.push_back({name, owner, reader_next_});
       return Abort::pending;
     }
-    job = found->second.lock();
   }
   if (!job) return Abort::unknown;
   job->abort_with_error();
@@ -169,12 +171,12 @@ std::uint64_t Core::begin_reading() {
   return reader_next_++;
 }
 
-bool Core::end_reading(std::uint64_t reader, const std::string& name) {
+bool Core::end_reading(std::uint64_t reader, const std::string& name, const std::string& owner) {
   const std::lock_guard lock(mutex_);
   readers_.erase(reader);
   const bool meant =
       !name.empty() && std::ranges::any_of(pending_aborts_, [&](const PendingAbort& abort) {
-        return abort.id == name && reader < abort.readers_end;
+        return abort.id == name && abort.owner == owner && reader < abort.readers_end;
       });
   std::erase_if(pending_aborts_, [&](const PendingAbort& abort) {
     return readers_.empty() || *readers_.begin() >= abort.readers_end;
@@ -182,12 +184,13 @@ bool Core::end_reading(std::uint64_t reader, const std::string& name) {
   return meant;
 }
 
-std::vector<LiveRequest> Core::live_requests(std::size_t rows_max) const {
+std::vector<LiveRequest> Core::live_requests(const std::string& owner, std::size_t rows_max) const {
   std::vector<std::pair<std::string, std::shared_ptr<GenerationJob>>> jobs;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, job] : jobs_)
-      if (std::shared_ptr<GenerationJob> live = job.lock()) jobs.emplace_back(id, std::move(live));
+      if (std::shared_ptr<GenerationJob> live = job.lock(); live && live->owner() == owner)
+        jobs.emplace_back(id, std::move(live));
   }
   // A job that has two names for a moment is one row.
   const auto by_job = [](const auto& row) { return row.second.get(); };

@@ -111,8 +111,8 @@ class Core {
   void note_unknown_fields(const std::vector<std::string>& names);
 
   // ---- what the dashboard shows; threads: any
-  /// The running requests, oldest first, `rows_max` at most.
-  std::vector<LiveRequest> live_requests(std::size_t rows_max) const;
+  /// The running requests of this owner, oldest first, `rows_max` at most.
+  std::vector<LiveRequest> live_requests(const std::string& owner, std::size_t rows_max) const;
   RequestLog& request_log() { return request_log_; }
   const RequestLog& request_log() const { return request_log_; }
   /// Takes a sample of the statistics if one is due. Called at every tick.
@@ -124,17 +124,17 @@ class Core {
   /// random digits.
   std::string add_job(const std::string& id, const std::shared_ptr<GenerationJob>& job);
   void remove_job(const std::string& id);
-  /// Aborts the job with that name, with or without an API's prefix ("chatcmpl-"). unknown: there
-  /// is none. pending: there is none yet, but bodies are still being read; a job whose body has the
-  /// name is aborted then.
+  /// Aborts the owner's job with that name, with or without an API's prefix ("chatcmpl-"). unknown:
+  /// there is none. pending: there is none yet, but bodies are still being read; a job of the owner
+  /// whose body has the name is aborted then.
   enum class Abort : std::uint8_t { unknown, pending, done };
-  Abort abort_job(const std::string& id);
+  Abort abort_job(const std::string& id, const std::string& owner);
   void abort_all_jobs();
   /// Announces a job whose body is not read yet; returns its number for end_reading().
   std::uint64_t begin_reading();
-  /// The body of job `reader` is read and has the name `name`, or "". True: abort_job() asked for
-  /// it.
-  bool end_reading(std::uint64_t reader, const std::string& name);
+  /// The body of job `reader` is read and has the name `name`, or "". True: its owner asked
+  /// abort_job() for it.
+  bool end_reading(std::uint64_t reader, const std::string& name, const std::string& owner);
 
   /// 32 random hexadecimal digits.
   std::string make_id();
@@ -161,6 +161,7 @@ class Core {
   std::uint64_t reader_next_ = 0;
   struct PendingAbort {
     std::string id;
+    std::string owner;
     std::uint64_t readers_end;  // applies to readers before this one
   };
   std::vector<PendingAbort> pending_aborts_;  // empty while no body is being read

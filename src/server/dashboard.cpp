@@ -52,6 +52,16 @@ void append_steps(std::string& out, const Engine& engine) {
 
 }  // namespace
 
+Response dashboard_answer() {
+  Response response{.content_type = "text/html; charset=utf-8"};
+  response.body = dashboard_page();
+  // The page is one file: the browser must load nothing else into it, nor it into another page.
+  response.fields.emplace_back("Content-Security-Policy", dashboard_policy());
+  response.fields.emplace_back("X-Content-Type-Options", "nosniff");
+  response.fields.emplace_back("Referrer-Policy", "no-referrer");
+  return response;
+}
+
 std::string dashboard_status(const Core& core) {
   return fmt::format(R"({{"needs_key":{},"version":"{}","readiness":{}}})",
                      !core.api_keys()->empty(), kVersion, core.readiness_json());
@@ -64,9 +74,12 @@ std::string dashboard_history(const Core& core, std::string_view period) {
                                                      : std::string();
 }
 
-std::string dashboard_requests(const Core& core) {
+std::string dashboard_requests(const Core& core, const ApiKey* key) {
   constexpr std::size_t kLiveRowsMax = 200;
-  return requests_json(core.live_requests(kLiveRowsMax), core.request_log().rows(),
+  std::vector<EndedRequest> ended = core.request_log().rows();
+  if (key != nullptr)
+    std::erase_if(ended, [key](const EndedRequest& row) { return row.key != key->hash(); });
+  return requests_json(core.live_requests(owner_of(key), kLiveRowsMax), ended,
                        core.clock().now_us());
 }
 

@@ -64,11 +64,6 @@ Response not_found(const char* kind, std::string_view id) {
                  .message = fmt::format("there is no {} \"{:.100}\"", kind, id)});
 }
 
-std::string owner_of(const Core& core, const RequestHead& head) {
-  const std::shared_ptr<ApiKey> key = key_of(core, head);
-  return key == nullptr ? std::string() : key->owner();
-}
-
 /// A client's file name without its path, as UTF-8.
 std::string clean_name(std::string_view name) {
   const std::size_t slash = name.find_last_of("/\\");
@@ -204,7 +199,7 @@ Response answer_upload(Core& core, BatchService& service, const RoutedRequest& c
   if (content == nullptr || content->filename.empty())
     return refuse_field("file", "file is missing: the part must have a file name");
   StoredFile file{.id = "file-" + core.make_id(),
-                  .owner = owner_of(core, call.head),
+                  .owner = owner_of(call.key),
                   .filename = clean_name(content->filename),
                   .purpose = "batch",
                   .bytes = static_cast<std::int64_t>(content->content.size()),
@@ -225,11 +220,11 @@ Response answer_upload(Core& core, BatchService& service, const RoutedRequest& c
   return json_response(file_json(file));
 }
 
-Response answer_files(Core& core, BatchService& service, const RoutedRequest& call) {
+Response answer_files(Core& /*core*/, BatchService& service, const RoutedRequest& call) {
   std::int64_t limit = kFilesListed;
   if (!read_limit(call.head, kFilesListed, limit))
     return refuse_field("limit", fmt::format("limit must be in 1..{}", kFilesListed));
-  std::vector<StoredFile> files = service.files().list(owner_of(core, call.head));
+  std::vector<StoredFile> files = service.files().list(owner_of(call.key));
   if (query_value(call.head, "order") == "asc") std::ranges::reverse(files);
   const std::string purpose = query_value(call.head, "purpose");
   std::vector<std::pair<std::string, std::string>> items;
@@ -238,13 +233,13 @@ Response answer_files(Core& core, BatchService& service, const RoutedRequest& ca
   return list_page(items, query_value(call.head, "after"), limit);
 }
 
-Response answer_file(Core& core, BatchService& service, const RoutedRequest& call) {
-  const std::optional<StoredFile> file = service.files().find(owner_of(core, call.head), call.rest);
+Response answer_file(Core& /*core*/, BatchService& service, const RoutedRequest& call) {
+  const std::optional<StoredFile> file = service.files().find(owner_of(call.key), call.rest);
   return file ? json_response(file_json(*file)) : not_found("file", call.rest);
 }
 
-Response answer_file_content(Core& core, BatchService& service, const RoutedRequest& call) {
-  const std::optional<StoredFile> file = service.files().find(owner_of(core, call.head), call.rest);
+Response answer_file_content(Core& /*core*/, BatchService& service, const RoutedRequest& call) {
+  const std::optional<StoredFile> file = service.files().find(owner_of(call.key), call.rest);
   if (!file) return not_found("file", call.rest);
   const auto body = std::make_shared<FileBody>();
   body->file =
@@ -258,42 +253,41 @@ Response answer_file_content(Core& core, BatchService& service, const RoutedRequ
   return response;
 }
 
-Response answer_delete_file(Core& core, BatchService& service, const RoutedRequest& call) {
-  const Status removed = service.remove_file(owner_of(core, call.head), call.rest);
+Response answer_delete_file(Core& /*core*/, BatchService& service, const RoutedRequest& call) {
+  const Status removed = service.remove_file(owner_of(call.key), call.rest);
   if (!removed.ok()) return refuse(removed.error());
   std::string out = R"({"id":)";
   append_json_string(out, call.rest);
   return json_response(out + R"(,"object":"file","deleted":true})");
 }
 
-Response answer_create_batch(Core& core, BatchService& service, const RoutedRequest& call) {
+Response answer_create_batch(Core& /*core*/, BatchService& service, const RoutedRequest& call) {
   Json body;
   if (api::Refusal refused = api::parse_body(call.body, reads_of_batches, body))
     return refuse(*std::move(refused));
-  BatchOrder order{.owner = owner_of(core, call.head)};
+  BatchOrder order{.owner = owner_of(call.key)};
   if (api::Refusal refused = read_order(body, order)) return refuse(*std::move(refused));
   const Result<BatchRecord> made = service.create(order);
   return made.ok() ? json_response(batch_json(*made)) : refuse(made.error());
 }
 
-Response answer_batches(Core& core, BatchService& service, const RoutedRequest& call) {
+Response answer_batches(Core& /*core*/, BatchService& service, const RoutedRequest& call) {
   std::int64_t limit = kBatchesListed;
   if (!read_limit(call.head, kBatchesListedMax, limit))
     return refuse_field("limit", fmt::format("limit must be in 1..{}", kBatchesListedMax));
   std::vector<std::pair<std::string, std::string>> items;
-  for (const BatchRecord& record : service.records().list(owner_of(core, call.head)))
+  for (const BatchRecord& record : service.records().list(owner_of(call.key)))
     items.emplace_back(record.id, batch_json(record));
   return list_page(items, query_value(call.head, "after"), limit);
 }
 
-Response answer_batch(Core& core, BatchService& service, const RoutedRequest& call) {
-  const std::optional<BatchRecord> record =
-      service.records().find(owner_of(core, call.head), call.rest);
+Response answer_batch(Core& /*core*/, BatchService& service, const RoutedRequest& call) {
+  const std::optional<BatchRecord> record = service.records().find(owner_of(call.key), call.rest);
   return record ? json_response(batch_json(*record)) : not_found("batch", call.rest);
 }
 
-Response answer_cancel_batch(Core& core, BatchService& service, const RoutedRequest& call) {
-  const Result<BatchRecord> record = service.cancel(owner_of(core, call.head), call.rest);
+Response answer_cancel_batch(Core& /*core*/, BatchService& service, const RoutedRequest& call) {
+  const Result<BatchRecord> record = service.cancel(owner_of(call.key), call.rest);
   return record.ok() ? json_response(batch_json(*record)) : refuse(record.error());
 }
 

@@ -189,14 +189,16 @@ bool FileStore::remove(std::string_view owner, std::string_view id) {
   return true;
 }
 
-void FileStore::remove_expired(std::int64_t now_s) {
+void FileStore::remove_expired(std::int64_t now_s,
+                               const std::function<bool(const StoredFile&)>& is_read) {
   std::vector<StoredFile> expired;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, file] : files_)
       if (file.expires_at > 0 && file.expires_at <= now_s) expired.push_back(file);
   }
-  for (const StoredFile& file : expired) remove(file.owner, file.id);
+  for (const StoredFile& file : expired)
+    if (!is_read(file)) remove(file.owner, file.id);
 }
 
 std::int64_t FileStore::bytes_used() const {

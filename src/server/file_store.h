@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -52,7 +53,7 @@ class FileStore {
   std::vector<StoredFile> list(std::string_view owner) const;
   /// False: there is none.
   bool remove(std::string_view owner, std::string_view id);
-  void remove_expired(std::int64_t now_s);
+  void remove_expired(std::int64_t now_s, const std::function<bool(const StoredFile&)>& is_read);
 
   std::filesystem::path content_path(std::string_view id) const;
   /// A directory for those who keep more than files beside them.

@@ -56,7 +56,7 @@ void GenerationJob::start(std::string body) {
     return;
   }
   const bool taken = core_.pool().submit(
-      [self = shared_from_this(), text = std::make_shared<std::string>(std::move(body))] {
+      client(), [self = shared_from_this(), text = std::make_shared<std::string>(std::move(body))] {
         self->prepare(*text);
       });
   if (taken) return;
@@ -75,7 +75,7 @@ void GenerationJob::end_reading(const std::string& name) {
   if (!reader_) return;
   if (setup_.request_id.empty() && !name.empty())
     body_name_ = core_.add_job(name, shared_from_this());
-  if (core_.end_reading(*reader_, name)) aborted_.store(true);
+  if (core_.end_reading(*reader_, name, owner())) aborted_.store(true);
   reader_.reset();
 }
 
@@ -114,7 +114,7 @@ void GenerationJob::prepare(std::string& body) {
     }
     done();
   };
-  if (core_.pool().submit(compile)) return;
+  if (core_.pool().submit(client(), compile)) return;
   refused_ = ApiError{
       .status = 503,
       .code = "service_unavailable",
@@ -160,7 +160,9 @@ void GenerationJob::take_tokens() {
   }
   refused_ = setup_.key->take_tokens(tokens_taken_, answer, core_.clock().now_us());
   key_is_at_limit_ = refused_.has_value();
-  if (!key_is_at_limit_) answer_taken_ = answer;
+  if (key_is_at_limit_) return;
+  prompt_taken_ = tokens_taken_;
+  answer_taken_ = answer;
 }
 
 std::vector<std::pair<std::string_view, std::string>> GenerationJob::limit_fields() const {
@@ -332,6 +334,10 @@ void GenerationJob::cancel_streams() {
     setup_.serving->engine.cancel(stream);
     stream.reset();
   }
+}
+
+void GenerationJob::forgive() {
+  if (holds_key_) setup_.key->forgive(prompt_taken_ + progress_.tokens);
 }
 
 void GenerationJob::on_disconnect() {

@@ -66,11 +66,18 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   std::vector<std::pair<std::string_view, std::string>> limit_fields() const;
   /// Appends a keep-alive comment or event; nothing unless a stream is running.
   void ping(std::string& out);
+  /// What the request took from its key's limits, and keeps, is given back.
+  void forgive();
   /// The client has left: cancels the request.
   void on_disconnect();
 
   /// Ends the request with an error to its client. Threads: any.
   void abort_with_error();
+
+  /// Who shares the server's work, as client_of(key) or the address. Threads: any.
+  std::uint64_t client() const { return setup_.key ? setup_.key->client() : setup_.client; }
+  /// Whose it is. Threads: any.
+  std::string owner() const { return owner_of(setup_.key.get()); }
 
   /// The request as a row of the dashboard, under one of its names. Threads: any.
   LiveRequest live(std::string id) const;
@@ -144,6 +151,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   Response response_;
   bool reported_ = false;
   std::int64_t tokens_taken_ = 0;  // of prompts, from the key, and not submitted
+  std::int64_t prompt_taken_ = 0;  // of prompts, from the key
   std::int64_t answer_taken_ = 0;  // of the answer, from the key, and not generated
   bool holds_key_ = false;         // begun with the key, and to be ended
   bool key_is_at_limit_ = false;   // why the request is refused

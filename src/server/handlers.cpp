@@ -20,6 +20,7 @@
 #include "server/llama_routes.h"
 #include "server/metrics_page.h"
 #include "server/openapi.h"
+#include "tokenizer/utf8.h"
 
 namespace koho::server {
 namespace {
@@ -110,7 +111,9 @@ Response answer_models(Core& core, const RoutedRequest& call) {
 Response answer_one_model(Core& core, const RoutedRequest& call) {
   const api::Model& model = core.serving()->model;
   // Anthropic's endpoint serves its own models' names.
-  if (!model.serves(call.rest) && !call.rest.starts_with("claude-")) {
+  const bool claude =
+      call.rest.starts_with("claude-") && utf8_valid_bytes(call.rest) == call.rest.size();
+  if (!model.serves(call.rest) && !claude) {
     ApiError error{.status = 404, .code = "model_not_found", .param = "model"};
     error.message = fmt::format(
         "the model \"{:.100}\" does not exist; GET /v1/models lists the served names", call.rest);
@@ -172,7 +175,7 @@ Response answer_abort(Core& core, const RoutedRequest& call) {
   if (id == nullptr || !id->is_string())
     return error_response(ErrorStyle::openai,
                           api::wrong_field("request_id", "request_id must be a string"));
-  switch (core.abort_job(id->text)) {
+  switch (core.abort_job(id->text, owner_of(call.key))) {
     case Core::Abort::unknown:
       break;
     case Core::Abort::pending:
@@ -193,12 +196,11 @@ Response answer_debug_cache(Core& core, const RoutedRequest& call) {
   const api::Model& model = core.serving()->model;
   std::string report;
   if (model.journal)
-    report =
-        model.journal->explain(call.rest, model.tokenizer, model.limits.scheduler.tokens_per_page);
+    report = model.journal->explain(call.rest, client_of(call.key), model.tokenizer,
+                                    model.limits.scheduler.tokens_per_page);
   if (report.empty())
-    return refuse(
-        ErrorStyle::openai, 404, "not_found",
-        "no recent request has this id; use the `id` of an answer or its x-request-id header");
+    return refuse(ErrorStyle::openai, 404, "not_found",
+                  "no recent request has this id; use an answer's `id` or x-request-id header");
   return json_response(std::move(report));
 }
 
@@ -210,13 +212,7 @@ Response answer_root(Core& /*core*/, const RoutedRequest& /*call*/) {
 }
 
 Response answer_ui(Core& /*core*/, const RoutedRequest& /*call*/) {
-  Response response{.content_type = "text/html; charset=utf-8"};
-  response.body = dashboard_page();
-  // The page is one file: the browser must load nothing else into it, nor it into another page.
-  response.fields.emplace_back("Content-Security-Policy", dashboard_policy());
-  response.fields.emplace_back("X-Content-Type-Options", "nosniff");
-  response.fields.emplace_back("Referrer-Policy", "no-referrer");
-  return response;
+  return dashboard_answer();
 }
 
 Response answer_ui_status(Core& core, const RoutedRequest& /*call*/) {
@@ -231,8 +227,8 @@ Response answer_ui_history(Core& core, const RoutedRequest& call) {
   return json_response(std::move(json));
 }
 
-Response answer_ui_requests(Core& core, const RoutedRequest& /*call*/) {
-  return json_response(dashboard_requests(core));
+Response answer_ui_requests(Core& core, const RoutedRequest& call) {
+  return json_response(dashboard_requests(core, call.key));
 }
 
 // ---- the table
@@ -416,9 +412,7 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
   for (const Route& candidate : routes()) {
     if (!match(candidate, head.path)) continue;
     known = true;
-    const bool same =
-        candidate.method == head.method || (candidate.method == "GET" && head.method == "HEAD");
-    if (same) {
+    if (candidate.method == head.method || (candidate.method == "GET" && head.method == "HEAD")) {
       route = &candidate;
       break;
     }
@@ -429,8 +423,7 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
     response.close = true;
     return response;
   }
-  const std::shared_ptr<const ApiKeys> keys = core.api_keys();
-  if (std::optional<std::string> why = refuse_host(core.settings(), keys->empty(), head))
+  if (auto why = refuse_host(core.settings(), core.api_keys()->empty(), head))
     return refuse(style_of(head), 403, "forbidden_origin", *std::move(why));
   if (head.method == "OPTIONS") {
     Response response{.status = 204};
@@ -443,8 +436,8 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
     }
     return response;
   }
-  if (!keys->empty() && (route == nullptr || !route->open) && find_key(*keys, head) == nullptr)
-    return refuse(style_of(head), 401, "invalid_api_key", about_wrong_key(head));
+  auto key = key_for(core, route, head);
+  if (Response* refused = std::get_if<Response>(&key)) return std::move(*refused);
   if (route == nullptr) {
     const bool method_known = head.method == "GET" || head.method == "HEAD" ||
                               head.method == "POST" || head.method == "PUT" ||
@@ -458,15 +451,14 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
     }
     return refuse(style_of(head), 404, "not_found", fmt::format("no route for {:.200}", head.path));
   }
-  if (route->method == "POST") {
+  if (route->method == "POST")
     if (std::optional<Response> refused = refuse_media_type(*route, head)) return *refused;
-  }
   if (head.has("expect") && lower_case(head.field("expect")) != "100-continue")
     return refuse(style_of(head), 417, "bad_request", "Expect must be 100-continue");
   if (!route->needs_model) return route;
   const Phase phase = core.phase();
-  const bool generates = route->generation != nullptr;
-  if (core.serving() == nullptr || phase == Phase::failed || (generates && phase != Phase::ready)) {
+  if (core.serving() == nullptr || phase == Phase::failed ||
+      (route->generation != nullptr && phase != Phase::ready)) {
     ++core.counters().rejected_not_ready;
     return refuse(style_of(head), 503, "service_unavailable",
                   phase == Phase::draining ? "the server is shutting down; retry on another server"
@@ -477,18 +469,25 @@ std::variant<const Route*, Response> find_route(Core& core, const RequestHead& h
   return route;
 }
 
-std::shared_ptr<ApiKey> key_of(const Core& core, const RequestHead& head) {
-  return find_key(*core.api_keys(), head);
+std::variant<std::shared_ptr<ApiKey>, Response> key_for(const Core& core,
+                                                        const Route* route,
+                                                        const RequestHead& head) {
+  const std::shared_ptr<const ApiKeys> keys = core.api_keys();
+  std::shared_ptr<ApiKey> key = find_key(*keys, head);
+  if (key || keys->empty() || (route != nullptr && route->open)) return key;
+  return refuse(style_of(head), 401, "invalid_api_key", about_wrong_key(head));
 }
 
 Response answer_route(Core& core,
                       const Route& route,
                       const RequestHead& head,
-                      std::string_view body) {
+                      std::string_view body,
+                      const ApiKey* key) {
   if (route.text == nullptr)
-    return route.answer(
-        core,
-        {.head = head, .rest = match(route, head.path).value_or(std::string_view()), .body = body});
+    return route.answer(core, {.head = head,
+                               .rest = match(route, head.path).value_or(std::string_view()),
+                               .body = body,
+                               .key = key});
   Response response;
   const api::Refusal refused =
       api::answer_text(*route.text, body, core.serving()->model, response.body);

@@ -20,6 +20,7 @@ struct RoutedRequest {
   const RequestHead& head;
   std::string_view rest;  // the part of the path that * stands for
   std::string_view body;
+  const ApiKey* key = nullptr;  // null: none was needed
 };
 
 /// One row of the table.
@@ -45,14 +46,18 @@ std::span<const Route> routes();
 /// costs no body.
 std::variant<const Route*, Response> find_route(Core& core, const RequestHead& head);
 
-/// The key that the request was sent with, or null: none is needed.
-std::shared_ptr<ApiKey> key_of(const Core& core, const RequestHead& head);
+/// The key that the request was sent with, null if none is needed, or the refusal; `route` may be
+/// null. Asked again when the body has arrived: the key may have been taken away in the meantime.
+std::variant<std::shared_ptr<ApiKey>, Response> key_for(const Core& core,
+                                                        const Route* route,
+                                                        const RequestHead& head);
 
 /// Answers a route without generation.
 Response answer_route(Core& core,
                       const Route& route,
                       const RequestHead& head,
-                      std::string_view body);
+                      std::string_view body,
+                      const ApiKey* key);
 
 /// Adds the request's id to the header fields, and to the body of an error in Anthropic's form.
 void add_request_id(const RequestHead& head, std::string_view id, Response& response);

@@ -176,7 +176,8 @@ void HttpReader::read_head() {
     return std::ranges::count(head_.fields, name, [](const auto& field) { return field.first; });
   };
   // What each of two readers may take from another line: a proxy the last, koho the first.
-  for (const std::string_view once : {"host", "origin", "content-type", "authorization"})
+  for (const std::string_view once :
+       {"host", "origin", "content-type", "content-encoding", "authorization", "x-api-key"})
     if (count(once) > 1) {
       fail(400, fmt::format("more than one {} header field", once));
       return;
@@ -302,7 +303,8 @@ std::size_t HttpReader::body_bytes_max() const {
 }
 
 bool HttpReader::expects_continue() const {
-  return state_ == State::body && lower_case(head_.field("expect")) == "100-continue";
+  return state_ == State::body && !head_.http_1_0 &&
+         lower_case(head_.field("expect")) == "100-continue";
 }
 
 }  // namespace koho::server

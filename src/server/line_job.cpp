@@ -46,6 +46,10 @@ bool LineJob::poll() {
   return true;
 }
 
+void LineJob::forgive() {
+  if (job_) job_->forgive();
+}
+
 std::string LineJob::output() const {
   return api::batch_answer_line(line_, status_, request_id_, body_);
 }

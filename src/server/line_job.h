@@ -40,6 +40,8 @@ class LineJob {
   /// Of an answer with status 200.
   const api::AnswerTotals& totals() const { return totals_; }
   bool is_cut() const { return cut_; }  // it reached its length
+  /// The request gives way to others: it is not held against its key. Cancel it next.
+  void forgive();
   /// Takes the line back, to send it again.
   api::BatchLine take_line() { return std::move(line_); }
 

@@ -16,11 +16,15 @@ WorkPool::~WorkPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-bool WorkPool::submit(std::function<void()> work) {
+bool WorkPool::submit(std::uint64_t client, std::function<void()> work) {
   {
     const std::lock_guard lock(mutex_);
-    if (queue_.size() >= queue_max_) return false;
-    queue_.push_back(std::move(work));
+    const auto found = queues_.find(client);
+    const std::size_t own = found == queues_.end() ? 0 : found->second.size();
+    if (queued_ >= queue_max_ || own >= queue_max_ - queued_) return false;
+    if (own == 0) turns_.push_back(client);
+    queues_[client].push_back(std::move(work));
+    ++queued_;
   }
   arrived_.notify_one();
   return true;
@@ -29,10 +33,19 @@ bool WorkPool::submit(std::function<void()> work) {
 void WorkPool::run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    arrived_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    arrived_.wait(lock, [this] { return stopping_ || queued_ > 0; });
     if (stopping_) return;
-    const std::function<void()> work = std::move(queue_.front());
-    queue_.pop_front();
+    const std::uint64_t client = turns_.front();
+    turns_.pop_front();
+    const auto queue = queues_.find(client);
+    const std::function<void()> work = std::move(queue->second.front());
+    queue->second.pop_front();
+    --queued_;
+    if (queue->second.empty()) {
+      queues_.erase(queue);
+    } else {
+      turns_.push_back(client);
+    }
     lock.unlock();
     work();
     lock.lock();

@@ -106,12 +106,15 @@ std::vector<Field> sampling() {
 }
 
 std::vector<Field> choices_and_stops() {
+  std::string sequences = "[[1,2,3,4,5,6,7,8]";
+  for (int i = 0; i < 60; ++i) sequences += ",[1,2,3,4,5,6,7,8]";
   return joined(
       {values_of("n", At::both,
                  {{"zero", "0"}, {"negative", "-1"}, {"above_128", "129"}, {"huge", "1000000000"}}),
        {{"best_of_below_n", At::completions, R"("n":3,"best_of":2)", "best_of"},
         {"best_of_above_n", At::completions, R"("n":1,"best_of":2)", "best_of",
          "unsupported_parameter"}},
+       values_of("stop_token_ids", At::both, {{"of_too_many_sequences", sequences + "]"}}),
        values_of("stop", At::both,
                  {{"five", R"(["a","b","c","d","e"])"},
                   {"empty_text", R"("")"},

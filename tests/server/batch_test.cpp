@@ -12,6 +12,8 @@
 #include <gtest/gtest.h>
 
 #include "client.h"
+#include "raw_requests.h"
+#include "server/batch_records.h"
 #include "server/multipart.h"
 #include "tests/support/temporary_directory.h"
 #include "tiny_server.h"
@@ -355,6 +357,74 @@ TEST_F(Batches, AKeyAtItsLimitDelaysLinesAndLosesNone) {
   EXPECT_EQ(text_at(batch, "request_counts.failed"), "0");
 }
 
+TEST_F(Batches, OfOneKeyDoNotKeepAnothersWaiting) {
+  const auto server = start([](ServerSettings& settings) {
+    settings.api_keys = {ApiKeySettings("sk-slow"), ApiKeySettings("sk-b")};
+    settings.api_keys[0].requests_per_minute = 1;
+  });
+  std::string waiting;
+  for (int i = 0; i < 9; ++i)
+    waiting = text_at(create(server->port(), lines(20, 1), "sk-slow", "30d"), "id");
+  wait_for(
+      server->port(), waiting,
+      [](const Json& batch) { return text_at(batch, "status") == "in_progress"; }, "sk-slow");
+  const Json made = create(server->port(), lines(3, 1), "sk-b");
+  const Json batch = wait_for(server->port(), text_at(made, "id"), is_over, "sk-b");
+  EXPECT_EQ(text_at(batch, "status"), "completed") << chat::dump_json(batch);
+}
+
+TEST_F(Batches, OfOneKeyLeaveRoomForThoseOfOthers) {
+  BatchRecords records(directory_.path());
+  ASSERT_TRUE(records.read().ok());
+  const auto add = [&](const std::string& owner, int number) {
+    BatchRecord record{.id = "batch_" + owner + std::to_string(number), .owner = owner};
+    record.enter(BatchStatus::validating, 1);
+    return records.add(record).ok();
+  };
+  int own = 0;
+  while (own < 2000 && add("a", own)) ++own;
+  EXPECT_GE(own, 256);
+  ASSERT_LT(own, 2000);
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(add("b", i)) << i;
+  EXPECT_FALSE(add("a", own));
+}
+
+TEST_F(Batches, LargeInputsAreCheckedBesideOtherBatches) {
+  std::string id;
+  {
+    const auto server = start();
+    const Json small = create(server->port(), lines(40, 1));
+    const Reply file = upload(server->port(), lines(40'000, 1));  // 60 times: many seconds
+    for (int i = 0; i < 60; ++i)
+      EXPECT_EQ(call(server->port(), "POST", "/v1/batches", "",
+                     R"({"endpoint":"/v1/completions","completion_window":"24h",)"
+                     R"("input_file_id":")" +
+                         text_at(file.json(), "id") + "\"}")
+                    .status,
+                200);
+    id = text_at(wait_for(server->port(), text_at(small, "id"), is_over), "id");
+    const Json list = call(server->port(), "GET", "/v1/batches?limit=100").json();
+    EXPECT_EQ(text_at(list, "data.0.status"), "validating");
+  }
+  // The end of the server waited for none of them.
+  const auto server = start();
+  const Json list = call(server->port(), "GET", "/v1/batches?limit=100").json();
+  EXPECT_EQ(text_at(list, "data.0.status"), "validating");
+}
+
+TEST_F(Batches, AFileThatIsGoneIsNotToldWithItsPath) {
+  const Json made = [&] {
+    const auto server = start();
+    return create(server->port(), lines(2000, 400));
+  }();
+  std::filesystem::remove(directory_.path() / "files" / text_at(made, "input_file_id"));
+  const auto server = start();
+  const Json batch = wait_for(server->port(), text_at(made, "id"), is_over);
+  EXPECT_EQ(text_at(batch, "status"), "failed");
+  const std::string text = chat::dump_json(batch);
+  EXPECT_EQ(text.find(directory_.path().string()), std::string::npos) << text;
+}
+
 TEST_F(Batches, GiveWayToRequestsThatClientsWaitFor) {
   const std::unique_ptr<Runtime> runtime = start_tiny_runtime({.threads = 1, .sequences = 2});
   const auto server = start({}, *runtime);
@@ -379,6 +449,33 @@ TEST_F(Batches, GiveWayToRequestsThatClientsWaitFor) {
   for (const auto& [name, answer] : answers)
     EXPECT_EQ(text_at(answer, "response.body.usage.completion_tokens"), "500") << name;
   EXPECT_TRUE(server->becomes_idle());
+}
+
+TEST_F(Batches, LinesThatGiveWayAreNotHeldAgainstTheirKey) {
+  const std::unique_ptr<Runtime> runtime = start_tiny_runtime({.threads = 1, .sequences = 2});
+  const auto server = start(
+      [](ServerSettings& settings) {
+        settings.api_keys = {ApiKeySettings("sk-a"), ApiKeySettings("sk-b")};
+        settings.api_keys[0].requests_per_minute = 3;
+      },
+      *runtime);
+  const auto key = server->server().core().api_keys()->find("sk-a");
+  const std::string id = text_at(create(server->port(), lines(1, 1500), "sk-a"), "id");
+  for (std::uint64_t times = 1; times <= 5; ++times) {
+    ASSERT_TRUE(comes_true([&] { return key->usage().requests == times; }));
+    std::vector<std::thread> clients;
+    for (int i = 0; i < 2; ++i)
+      clients.emplace_back([&] {
+        EXPECT_EQ(call(server->port(), "POST", "/v1/completions", "sk-b",
+                       R"({"prompt":"Two","max_tokens":200,"ignore_eos":true})")
+                      .status,
+                  200);
+      });
+    for (std::thread& client : clients) client.join();
+  }
+  const Json batch = wait_for(server->port(), id, is_over, "sk-a");
+  EXPECT_EQ(text_at(batch, "request_counts.completed"), "1");
+  EXPECT_EQ(key->usage().refused, 0U);
 }
 
 TEST(Multipart, ReadsWhatClientsSendAndRefusesTheRest) {

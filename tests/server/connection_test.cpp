@@ -141,7 +141,7 @@ class HeldPool {
  public:
   explicit HeldPool(WorkPool& pool) {
     const auto wait = [released = released_] { released->get_future().wait(); };
-    EXPECT_TRUE(pool.submit(wait));
+    EXPECT_TRUE(pool.submit(0, wait));
   }
   ~HeldPool() { release(); }
   void release() {
@@ -184,6 +184,28 @@ TEST(Connection, ARequestIsAbortedByTheNameInItsBodyBeforeItRuns) {
                    R"("max_tokens":1,"request_id":"mine"})")
                   .status,
               200);
+  }
+}
+
+TEST(Connection, AClientThatLeftIsNoticedBehindPipelinedRequests) {
+  TinyServer server;
+  // The server reads no more than some of what is pipelined behind a running request.
+  for (const std::size_t bytes : {150'000UL, 300'000UL}) {
+    SCOPED_TRACE(bytes);
+    Client client(server.port());
+    std::string pipelined;
+    while (pipelined.size() < bytes) pipelined += "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    const std::uint64_t before = server.serving().engine.statistics().requests_cancelled;
+    ASSERT_TRUE(client.send(request_of(endless()) + pipelined));
+    ASSERT_TRUE(comes_true([&] { return server.serving().engine.statistics().running > 0; }));
+    // With more than the socket takes, a FIN would wait behind it.
+    if (bytes == 150'000) {
+      client.close();
+    } else {
+      client.reset();
+    }
+    ASSERT_TRUE(server.becomes_idle());
+    EXPECT_EQ(server.serving().engine.statistics().requests_cancelled, before + 1);
   }
 }
 

@@ -91,6 +91,19 @@ TEST(Connection, AnswersExpect100Continue) {
   EXPECT_EQ(post(shared_server().port(), kCompletionsPath, body, "Expect: magic\r\n").status, 417);
 }
 
+TEST(Connection, ClientsOfHttp10DoNotKnowOf100Continue) {
+  Client client(shared_server().port());
+  const std::string body = R"({"prompt":"hi","max_tokens":2})";
+  client.send(
+      "POST /v1/completions HTTP/1.0\r\nExpect: 100-continue\r\n"
+      "Content-Type: application/json\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n");
+  EXPECT_EQ(get(shared_server().port(), "/health").status, 200);  // the head is read
+  client.send(body);
+  ASSERT_TRUE(client.read_until("\r\n\r\n"));
+  EXPECT_TRUE(client.pending().starts_with("HTTP/1.1 200 ")) << client.pending();
+}
+
 TEST(Connection, RefusesOtherProtocols) {
   {
     Client client(shared_server().port());

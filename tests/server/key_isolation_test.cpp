@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one API key sees and does of another's requests: nothing.
+#include <algorithm>
+#include <cstring>
+#include <future>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "client.h"
+#include "server/work_pool.h"
+#include "tiny_server.h"
+
+namespace koho::server {
+namespace {
+
+const char* const kStream =
+    R"({"prompt":"The secret is seven","max_tokens":1900,"ignore_eos":true,"stream":true})";
+
+std::string fields_of(const std::string& key, const std::string& id = {}) {
+  return "Authorization: Bearer " + key + "\r\n" +
+         (id.empty() ? id : "X-Request-Id: " + id + "\r\n");
+}
+
+std::string head_of(const std::string& path, const std::string& fields, std::size_t bytes) {
+  return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" +
+         fields + "Content-Length: " + std::to_string(bytes) + "\r\n\r\n";
+}
+
+void two_keys(ServerSettings& settings) {
+  settings.api_keys = {"sk-one", "sk-two"};
+}
+
+TEST(KeyIsolation, OnlyItsOwnKeyAbortsSeesAndExplainsARequest) {
+  TinyServer server(two_keys);
+  const std::string abort = R"({"request_id":"job"})";
+  Client client(server.port());
+  client.send(head_of("/v1/completions", fields_of("sk-one", "job"), std::strlen(kStream)) +
+              kStream);
+  ASSERT_TRUE(client.read_until("data: "));
+  EXPECT_EQ(post(server.port(), "/abort_request", abort, fields_of("sk-two")).status, 404);
+  EXPECT_EQ(get(server.port(), "/ui/requests", fields_of("sk-two")).body.find("job"),
+            std::string::npos);
+  EXPECT_EQ(get(server.port(), "/debug/cache/job", fields_of("sk-two")).status, 404);
+  EXPECT_NE(get(server.port(), "/ui/requests", fields_of("sk-one")).body.find("job"),
+            std::string::npos);
+  EXPECT_EQ(get(server.port(), "/debug/cache/job", fields_of("sk-one")).status, 200);
+  // The same id of another key is another request.
+  const Reply same = post(server.port(), "/v1/completions", R"({"prompt":"hi","max_tokens":1})",
+                          fields_of("sk-two", "job"));
+  EXPECT_EQ(same.status, 200);
+  EXPECT_EQ(post(server.port(), "/abort_request", abort, fields_of("sk-one")).status, 200);
+  EXPECT_TRUE(client.read_until("aborted")) << client.pending();
+  ASSERT_TRUE(server.becomes_idle());
+  const std::string ended = get(server.port(), "/ui/requests", fields_of("sk-two")).body;
+  EXPECT_EQ(ended.find(R"("id":"job")"), std::string::npos) << ended;
+  EXPECT_NE(ended.find(R"("id":"job-)"), std::string::npos) << ended;
+}
+
+TEST(KeyIsolation, AnAbortThatIsPendingIsForItsOwnKey) {
+  TinyServer server(two_keys);
+  Core& core = server.server().core();
+  const auto keys = core.api_keys();
+  const std::string one = keys->find("sk-one")->owner();
+  const std::string two = keys->find("sk-two")->owner();
+  const std::uint64_t first = core.begin_reading();
+  const std::uint64_t second = core.begin_reading();
+  EXPECT_EQ(core.abort_job("job", two), Core::Abort::pending);
+  EXPECT_FALSE(core.end_reading(first, "job", one));
+  EXPECT_TRUE(core.end_reading(second, "job", two));
+}
+
+TEST(KeyIsolation, AKeyThatIsTakenAwayWhileTheBodyArrivesIsRefused) {
+  TinyServer server(two_keys);
+  const std::string body = R"({"prompt":"hi","max_tokens":1})";
+  for (const char* path : {"/v1/completions", "/tokenize"}) {
+    server.server().core().set_api_keys({"sk-one", "sk-two"});
+    Client client(server.port());
+    client.send(head_of(path, fields_of("sk-two"), body.size()) + body.substr(0, 5));
+    // The head has arrived when a later request on another connection is answered.
+    EXPECT_EQ(get(server.port(), "/v1/models", fields_of("sk-two")).status, 200);
+    server.server().core().set_api_keys({"sk-one"});
+    client.send(body.substr(5));
+    const std::optional<Reply> reply = client.read_reply();
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->status, 401) << path << reply->body;
+    EXPECT_EQ(text_at(reply->json(), "error.code"), "invalid_api_key");
+  }
+  EXPECT_EQ(server.server().core().api_keys()->find("sk-one")->usage().requests, 0U);
+}
+
+TEST(WorkPool, ClientsTakeTurns) {
+  std::promise<void> begin;
+  std::vector<int> order;
+  std::promise<void> done;
+  {
+    WorkPool pool(1, 100);
+    ASSERT_TRUE(pool.submit(1, [&] { begin.get_future().wait(); }));
+    for (int i = 0; i < 40; ++i) {
+      const bool taken = pool.submit(1, [&order] { order.push_back(1); });
+      ASSERT_TRUE(taken) << i;
+    }
+    ASSERT_TRUE(pool.submit(2, [&order] { order.push_back(2); }));
+    ASSERT_TRUE(pool.submit(3, [&] {
+      order.push_back(3);
+      done.set_value();
+    }));
+    begin.set_value();
+    done.get_future().wait();
+  }
+  const auto place = [&](int client) { return std::ranges::find(order, client) - order.begin(); };
+  EXPECT_LE(place(2), 2);
+  EXPECT_LE(place(3), 3);
+}
+
+TEST(WorkPool, OneClientLeavesRoomForOthers) {
+  std::promise<void> begin;
+  std::promise<void> running;
+  WorkPool pool(1, 100);
+  ASSERT_TRUE(pool.submit(1, [&] {
+    running.set_value();
+    begin.get_future().wait();
+  }));
+  running.get_future().wait();
+  int own = 0;
+  while (own < 200 && pool.submit(1, [] {})) ++own;
+  EXPECT_EQ(own, 50);
+  EXPECT_TRUE(pool.submit(2, [] {}));
+  begin.set_value();
+}
+
+}  // namespace
+}  // namespace koho::server
