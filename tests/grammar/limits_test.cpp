@@ -111,6 +111,14 @@ TEST(GrammarLimits, AnUnsatisfiableSchemaIsRefused) {
        "unsatisfiable_schema: $: "},
       {R"({"properties":{"n":{"type":"number","exclusiveMinimum":3,"exclusiveMaximum":3}}})",
        "unsatisfiable_schema: $.properties.n: "},
+      // Numbers have at most six decimals.
+      {R"({"type":"number","exclusiveMinimum":0,"exclusiveMaximum":1e-9})",
+       "unsatisfiable_schema: $: "},
+      {R"({"type":"number","minimum":1e-9,"maximum":2e-9})", "unsatisfiable_schema: $: "},
+      {R"({"type":"array","minItems":1,"items":{"type":"number","exclusiveMinimum":1,"maximum":1.0000001}})",
+       "unsatisfiable_schema: $"},
+      {R"({"type":"object","properties":{"a":{"type":"number","exclusiveMinimum":0,"maximum":1e-7}},"required":["a"]})",
+       "unsatisfiable_schema: $"},
       {R"({"type":"integer","minimum":5,"maximum":7,"multipleOf":10})",
        "unsatisfiable_schema: $.multipleOf: "},
   });

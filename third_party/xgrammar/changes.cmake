@@ -255,6 +255,20 @@ change(json_schema_converter.cc 1 [==[
         return builder_.AddRegex(regex, json_string);
 ]==])
 
+# A range without a number of at most six decimals is no empty text.
+change(json_schema_converter.cc 1 [==[
+    return RegexExpression(
+        GenerateFloatRangeRegex(start, end, /*precision=*/6, exclusive_start, exclusive_end),
+        false,
+        /*force_cfg_expansion=*/true
+    );
+]==] [==[
+    const std::string range =
+        GenerateFloatRangeRegex(start, end, /*precision=*/6, exclusive_start, exclusive_end);
+    if (range == "^()$") return Unsatisfiable();
+    return RegexExpression(range, false, /*force_cfg_expansion=*/true);
+]==])
+
 # The type of the exception says that no value satisfies a schema: xgrammar has one type for all its errors.
 change(json_schema_converter.cc 1 [==[
 #include "fsm_builder.h"
