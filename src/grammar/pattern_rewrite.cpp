@@ -137,6 +137,8 @@ class Rewriter {
       take(1 + (rest_.starts_with("[^") ? 1 : 0));
       if (rest_.starts_with(']')) take(1);
       return {};
+    } else if (c == ']') {
+      out_ += '\\';  // xgrammar's automata know no other for the character
     } else if (c == '(') {
       for (const std::string_view look : {"(?=", "(?!", "(?<=", "(?<!"})
         if (rest_.starts_with(look))

@@ -38,6 +38,7 @@ bool stays_unescaped(std::string_view pattern) {
   bool negated = false;
   bool ascii = true;
   bool wide = false;
+  std::size_t first = 0;  // of a class's members
   for (std::size_t i = 0; i < pattern.size(); ++i) {
     const char c = pattern[i];
     ascii = ascii && static_cast<unsigned char>(c) < 0x80;
@@ -45,15 +46,22 @@ bool stays_unescaped(std::string_view pattern) {
     if (c == '\\') {
       const char escaped = ++i < pattern.size() ? pattern[i] : '\\';
       if (escaped == '\\' && !(in_class && negated)) return false;
-      constexpr std::string_view kWide = "SWDcfnrtv0";
+      constexpr std::string_view kWide = "SWDabcefnrtv0\"";
+      constexpr std::string_view kWideBegin[] = {"u{",    "u000",  "u001", "x0",  "x1", "u0022",
+                                                 "u005c", "u005C", "x22",  "x5c", "x5C"};
       const std::string_view rest = pattern.substr(std::min(i, pattern.size()));
-      wide = wide || kWide.find(escaped) != kWide.npos || rest.starts_with("u{") ||
-             rest.starts_with("u000") || rest.starts_with("u001") || rest.starts_with("x0") ||
-             rest.starts_with("x1");
+      wide = wide || kWide.find(escaped) != kWide.npos ||
+             std::ranges::any_of(kWideBegin, [&](auto begin) { return rest.starts_with(begin); });
     } else if (c == '[' && !in_class) {
       in_class = true;
       negated = pattern.substr(i).starts_with("[^");
       wide = wide || negated;
+      first = i + (negated ? 2 : 1);
+    } else if (c == '-' && in_class && i > first && i + 1 < pattern.size() &&
+               pattern[i + 1] != ']') {
+      const auto low = static_cast<unsigned char>(pattern[i - 1]);
+      const auto high = static_cast<unsigned char>(pattern[i + 1]);
+      wide = wide || (low <= '"' && high >= '"') || (low <= '\\' && high >= '\\');
     } else if (c == ']') {
       in_class = false;
     } else if (c == '.' && !in_class) {

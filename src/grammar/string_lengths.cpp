@@ -45,8 +45,9 @@ bool has_character(std::string_view one_class) {
     const bool upper = c == 'W' || c == 'D' || c == 'S';
     if (named && (kNamed.find(c) == kNamed.npos || (negated && upper))) return false;
     if (negated && static_cast<unsigned char>(c) >= 0x80) return false;  // it may be a range's end
-    has_plain = has_plain || (named ? upper || c == 'w' || c == 'd' || c == 's'
-                                    : c >= ' ' && c < '\x7f' && c != '"' && c != '\\');
+    has_plain = has_plain ||
+                (named ? upper || c == 'w' || c == 'd' || c == 's'
+                       : c >= ' ' && c < '\x7f' && c != '"' && c != '\\' && (escape || c != '-'));
   }
   return negated || has_plain;
 }

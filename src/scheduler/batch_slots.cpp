@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How clients share batch slots: who leaves free ones to others, and who yields its own. Why:
-// docs/decisions/0013-fair-prefill.md.
+// How clients share batch slots: who leaves free ones to others, and who yields its own, or its
+// pages. Why: docs/decisions/0013-fair-prefill.md.
 #include <algorithm>
 
 #include "scheduler/scheduler.h"
@@ -43,8 +43,11 @@ bool Scheduler::claims_before(const Sequence& a, const Sequence& b) const {
 
 Sequence* Scheduler::find_yielding(Sequence& claimant) {
   bool lacks_pages = true;
-  for (std::int32_t partition = 0; partition < limits_.partitions; ++partition)
-    lacks_pages = lacks_pages && !pages_suffice(claimant, partition);
+  for (std::int32_t partition = 0; partition < limits_.partitions; ++partition) {
+    std::int32_t& lacking = loads_[static_cast<std::size_t>(partition)];
+    lacking = pages_lacking(claimant, partition);
+    lacks_pages = lacks_pages && lacking > 0;
+  }
   // Others may have come to give way since it was tried.
   if (!lacks_pages) claimant.blocked_at = 0;
   const bool lacks_slot = batch_slots_.empty();
@@ -62,8 +65,8 @@ Sequence* Scheduler::find_yielding(Sequence& claimant) {
     if (lacks_slot && fair_.batch_slots(sequence) < fair_.batch_slots(claimant) + 2) continue;
     if (chosen != nullptr && weight(sequence) <= weight(*chosen)) continue;
     const auto pages = static_cast<std::int32_t>(sequence.pages.size());
-    if (lacks_pages && !(gives_way(sequence, claimant, needed) &&
-                         pages_suffice(claimant, sequence.partition, pages)))
+    if (lacks_pages && (pages < loads_[static_cast<std::size_t>(sequence.partition)] ||
+                        !gives_way(sequence, claimant, needed)))
       continue;
     chosen = &sequence;
   }

@@ -34,7 +34,7 @@ struct Limits {
   std::int32_t attention_tokens = 0;
   /// Of each step's prefill so much goes by turn: by priority with ageing, then by arrival. Nobody
   /// starves. The rest goes to short prompts first, shared by clients (fair_order.h). 100: all goes
-  /// by turn, and clients share no batch slots.
+  /// by turn, and clients share neither batch slots nor pages.
   std::int32_t turn_percent = 25;
   /// A waiting sequence overtakes newcomers one priority level above it that arrive so many steps
   /// later: what keeps low priorities from starving. Also how long shorter ones may pass the first

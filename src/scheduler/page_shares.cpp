@@ -27,9 +27,7 @@ bool Scheduler::gives_way(const Sequence& other,
          kTimesMore * (fair_.pages(sequence) + pages);
 }
 
-bool Scheduler::pages_suffice(const Sequence& sequence,
-                              std::int32_t partition,
-                              std::int32_t more) const {
+std::int32_t Scheduler::pages_lacking(const Sequence& sequence, std::int32_t partition) const {
   const std::int32_t all = limits_.pages_of(sequence.known());
   const std::int32_t needed = all - static_cast<std::int32_t>(sequence.pages.size());
   std::int32_t growing = 0;
@@ -43,7 +41,7 @@ bool Scheduler::pages_suffice(const Sequence& sequence,
   }
   std::int32_t reserve = std::min(growing, limits_.pages_per_partition() / kGrowthShare);
   if (shared && !is_short(sequence)) reserve += limits_.pages_per_partition() / kShortShare;
-  return pool_.available(partition) + more >= needed + reserve;
+  return needed + reserve - pool_.available(partition);
 }
 
 bool Scheduler::fewer_pages_waiting(const Sequence& sequence) {

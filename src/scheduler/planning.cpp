@@ -351,7 +351,7 @@ bool Scheduler::place(Sequence& sequence, std::int32_t& shared, PageHandle& copy
   const auto fits = [&](std::int32_t partition) {
     sequence.partition = partition;
     shared = share_pages(sequence, copy_from);
-    if (pages_suffice(sequence, partition)) return true;
+    if (pages_lacking(sequence, partition) <= 0) return true;
     release_pages(sequence);
     sequence.partition = before;
     return false;

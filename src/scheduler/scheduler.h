@@ -54,7 +54,7 @@ struct SequenceRequest {
   std::int32_t completion_max = 0;  // tokens to sample; 0 computes the prompt only
   std::int32_t priority = 0;        // 0 .. kPriorities-1, 0 first
   CacheSalt salt;
-  std::uint64_t client = 0;  // prefill and batch slots are shared by clients
+  std::uint64_t client = 0;  // prefill, batch slots and pages are shared by clients
   std::int32_t bias_entries = 0;
   bool wants_token_counts = false;  // the device counts its tokens, for penalties
   /// A live sequence with the same prompt and salt: this one starts from its pages once the prompt
@@ -143,8 +143,8 @@ class Scheduler {
   }
   Sequence* find_mutable(SequenceId id);
 
-  /// Preempts a sequence for one that waits of a client that has fewer batch slots, if that one
-  /// finds no batch slot or no pages.
+  /// Preempts a sequence for one that waits of a client that has fewer batch slots, or pages, if
+  /// that one finds none.
   void yield_to_other_client(StepBatch& batch);
   /// Whether somebody yields to `a` before `b`: fewer batch slots of its client, then fair order.
   bool claims_before(const Sequence& a, const Sequence& b) const;
@@ -229,9 +229,8 @@ class Scheduler {
   bool starts_from_parent(const Sequence& sequence) const;
   /// loads_[p] = pages of p's running sequences, less those of this sequence in p's prefix cache.
   void weigh_partitions(const Sequence& sequence);
-  /// Whether the pages that a sequence still lacks can be had.
-  /// `more`: pages that will be free by then.
-  bool pages_suffice(const Sequence& sequence, std::int32_t partition, std::int32_t more = 0) const;
+  /// Pages that a partition lacks to admit a sequence; none if that is not positive.
+  std::int32_t pages_lacking(const Sequence& sequence, std::int32_t partition) const;
   /// Takes references to what is already computed of the sequence; returns how many tokens.
   std::int32_t share_pages(Sequence& sequence, PageHandle& copy_from);
   /// Whether one that runs gives way to `sequence`, which takes `pages` more: its priority is no
@@ -280,7 +279,7 @@ class Scheduler {
   std::vector<std::int32_t> prefilled_;  // of these, by partition
   std::vector<std::int32_t> turns_;      // by partition: what is left to give away by turn
   std::int64_t turn_carry_ = 0;          // hundredths of tokens that the last steps owe to turns
-  std::vector<std::int32_t> loads_;      // by partition, for one admission
+  std::vector<std::int32_t> loads_;      // by partition, for a moment
   std::vector<std::int32_t> matches_;
   WaitingList waiting_;
   FairOrder fair_;

@@ -59,7 +59,8 @@ Status BatchRecords::add(const BatchRecord& record) {
   // As many as are left: so whoever comes later finds some, too.
   if (own >= kUnfinishedMax - unfinished)
     return make_error(ErrorCode::resource_exhausted,
-                      "{} batches are unfinished, the limit; cancel some or wait", own);
+                      "{} batches are unfinished, {} of them yours, the limit; cancel some or wait",
+                      unfinished, own);
   KOHO_TRY(write_whole_file(path_of(record.id), stored_batch(record)));
   records_.emplace(record.id, record);
   return {};

@@ -19,7 +19,7 @@
 namespace koho::server {
 namespace {
 
-constexpr std::size_t kActiveMax = 8;  // batches whose files are open
+constexpr std::size_t kActiveMax = 8;  // open batches, but for one of each owner
 constexpr std::size_t kOutputLineBytesMax = std::size_t{256} << 20U;
 constexpr std::chrono::milliseconds kLook{50};
 constexpr std::int64_t kTidyUs = 60'000'000;
@@ -208,7 +208,11 @@ void BatchService::open_batches() {
   for (const BatchRecord& one : unfinished) {
     if (is_active(one)) continue;
     const BatchRecord now = records_.get(one.id);
-    const bool waits = now.status == BatchStatus::validating || active[one.owner] >= share;
+    const bool ends =
+        now.status == BatchStatus::cancelling || Core::unix_seconds() >= now.expires_at;
+    const bool full =
+        active[one.owner] >= share || (active_.size() >= kActiveMax && active[one.owner] > 0);
+    const bool waits = now.status == BatchStatus::validating || (full && !ends);
     if (waits || is_over(now.status)) continue;
     ++active[one.owner];
     if (!now.output_file_id.empty() || !now.error_file_id.empty()) {
@@ -224,8 +228,7 @@ void BatchService::open_batches() {
   }
 }
 
-/// Checks the inputs of new batches, for a moment: large ones must not keep the others waiting. The
-/// owners take turns. False: more is to be checked.
+/// Checks inputs of new batches for a moment, owners in turn. False: more is to be checked.
 bool BatchService::validate(const std::vector<BatchRecord>& unfinished) {
   const std::int64_t end_us = core_.clock().now_us() + kCheckUs;
   const auto pauses = [&] { return core_.clock().now_us() >= end_us || stopping_.load(); };
@@ -233,7 +236,8 @@ bool BatchService::validate(const std::vector<BatchRecord>& unfinished) {
     if (!checker_) {
       const BatchRecord* next = nullptr;
       for (const BatchRecord& one : unfinished)
-        if (records_.get(one.id).status == BatchStatus::validating &&
+        if (one.status == BatchStatus::validating &&
+            records_.get(one.id).status == BatchStatus::validating &&
             (next == nullptr || checks_taken_[one.owner] < checks_taken_[next->owner]))
           next = &one;
       if (next == nullptr) return true;

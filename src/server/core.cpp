@@ -189,9 +189,10 @@ std::vector<LiveRequest> Core::live_requests(const std::string& owner, std::size
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, job] : jobs_)
-      if (std::shared_ptr<GenerationJob> live = job.lock(); live && live->owner() == owner)
-        jobs.emplace_back(id, std::move(live));
+      if (std::shared_ptr<GenerationJob> live = job.lock()) jobs.emplace_back(id, std::move(live));
   }
+  // Without the lock: a job takes it when the last that holds the job lets go.
+  std::erase_if(jobs, [&](const auto& row) { return row.second->owner() != owner; });
   // A job that has two names for a moment is one row.
   const auto by_job = [](const auto& row) { return row.second.get(); };
   std::ranges::sort(jobs, {}, by_job);

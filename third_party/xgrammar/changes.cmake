@@ -119,6 +119,36 @@ change(fsm_builder.cc 1 [==[
     for (int i = 2; i < state.lower_bound; i++) {
 ]==])
 
+# What a large repetition repeats is a rule of its own, of a string where the whole is one: "^.{1,200}\.$" let a quotation mark in.
+change(fsm_builder.cc 1 [==[
+Result<RegexIR> ParseRegexToIR(
+    const std::string& regex_with_flags, GrammarBuilder* builder, const std::string& rule_hint
+) {
+]==] [==[
+Result<RegexIR> ParseRegexToIR(
+    const std::string& regex_with_flags,
+    GrammarBuilder* builder,
+    const std::string& rule_hint,
+    bool json_string = false
+) {
+]==])
+change(fsm_builder.cc 1 "builder->AddRegex(inner_regex)" "builder->AddRegex(inner_regex, json_string)")
+change(fsm_builder.cc 1 [==[
+  auto build_result = Build(regex, builder, rule_hint);
+  if (build_result.IsErr() || forbidden_chars.none()) {
+    return build_result;
+  }
+]==] [==[
+  auto ir_result = ParseRegexToIR(regex, builder, rule_hint, /*json_string=*/true);
+  if (ir_result.IsErr()) {
+    return ResultErr(std::move(ir_result).UnwrapErr());
+  }
+  auto build_result = std::move(ir_result).Unwrap().Build();
+  if (build_result.IsErr() || forbidden_chars.none()) {
+    return build_result;
+  }
+]==])
+
 # The members that may follow one are a trie of their keys, and what follows a key is shared by all that lead to it. xgrammar's own
 # rules lead from each member through the rules of all later ones, each of which then reads the same comma: with 50 optional
 # members 1.6 ms for each token of a string, whose end is followed anew at each of its tokens, and as little as with one this way.
@@ -253,6 +283,16 @@ change(json_schema_converter.cc 1 [==[
 ]==] [==[
       if (!language_is_empty || json_string) {
         return builder_.AddRegex(regex, json_string);
+]==])
+
+# What no automaton can be built of is refused, too: rules would leave nothing out.
+change(json_schema_converter.cc 1 [==[
+    auto fsm_result = GrammarFSMBuilder::Regex(regex, json_string);
+]==] [==[
+    auto fsm_result = GrammarFSMBuilder::Regex(regex, json_string);
+    if (json_string && fsm_result.IsErr()) {
+      XGRAMMAR_LOG(FATAL) << std::move(fsm_result).UnwrapErr().what();
+    }
 ]==])
 
 # A range without a number of at most six decimals is no empty text.
