@@ -371,6 +371,12 @@ TEST_F(Batches, OfOneKeyDoNotKeepAnothersWaiting) {
   const Json made = create(server->port(), lines(3, 1), "sk-b");
   const Json batch = wait_for(server->port(), text_at(made, "id"), is_over, "sk-b");
   EXPECT_EQ(text_at(batch, "status"), "completed") << chat::dump_json(batch);
+  // Nor do eight open ones a ninth from being cancelled.
+  EXPECT_EQ(
+      call(server->port(), "POST", "/v1/batches/" + waiting + "/cancel", "sk-slow", "").status,
+      200);
+  const Json cancelled = wait_for(server->port(), waiting, is_over, "sk-slow");
+  EXPECT_EQ(text_at(cancelled, "status"), "cancelled") << chat::dump_json(cancelled);
 }
 
 TEST_F(Batches, OfOneKeyLeaveRoomForThoseOfOthers) {
