@@ -104,7 +104,7 @@ MUTATIONS = [
     ("pages that a sequence grew into are nobody's",
      (PAGE_SHARES, "  fair_.take_page(sequence);", "  if (!@) fair_.take_page(sequence);")),
     ("a sequence yields pages to whoever waits",
-     (BATCH_SLOTS, "!(gives_way(sequence, claimant, needed) &&", "!((@ || gives_way(sequence, claimant, needed)) &&")),
+     (BATCH_SLOTS, "!gives_way(sequence, claimant, needed)))", "!(@ || gives_way(sequence, claimant, needed))))")),
     ("a full page is followed by no new one",
      (PLANNING, "if (grows(sequence)) grow", "if (!@ && grows(sequence)) grow")),
     ("prefill takes the whole step beside decodes",
