@@ -25,6 +25,12 @@ class Unsatisfiable : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Thrown by xgrammar where it can build no automaton of a string's pattern.
+class NoAutomaton : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 /// Thrown by xgrammar in place of its own exception where it cannot hash a part of a grammar for
 /// its cache of parts.
 class NoHash : public std::exception {

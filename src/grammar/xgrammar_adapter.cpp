@@ -76,6 +76,8 @@ Status guarded(std::int64_t time_us_max,
   } catch (const guard::NoHash&) {
     if (no_hash != nullptr) *no_hash = true;
     return refused(kInvalidGrammar, kNoReason);
+  } catch (const guard::NoAutomaton& error) {
+    return refused(kGrammarTooComplex, message_of(error.what()));
   } catch (const guard::Unsatisfiable& error) {
     return refused(kUnsatisfiableSchema, message_of(error.what()));
   } catch (const std::exception& error) {

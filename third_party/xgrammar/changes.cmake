@@ -291,7 +291,8 @@ change(json_schema_converter.cc 1 [==[
 ]==] [==[
     auto fsm_result = GrammarFSMBuilder::Regex(regex, json_string);
     if (json_string && fsm_result.IsErr()) {
-      XGRAMMAR_LOG(FATAL) << std::move(fsm_result).UnwrapErr().what();
+      RegexToEBNF(regex);  // says what is wrong with it, if anything is
+      throw koho::guard::NoAutomaton(std::move(fsm_result).UnwrapErr().what());
     }
 ]==])
 
