@@ -13,7 +13,6 @@
 
 #include "client.h"
 #include "raw_requests.h"
-#include "server/batch_records.h"
 #include "server/multipart.h"
 #include "tests/support/temporary_directory.h"
 #include "tiny_server.h"
@@ -377,22 +376,6 @@ TEST_F(Batches, OfOneKeyDoNotKeepAnothersWaiting) {
       200);
   const Json cancelled = wait_for(server->port(), waiting, is_over, "sk-slow");
   EXPECT_EQ(text_at(cancelled, "status"), "cancelled") << chat::dump_json(cancelled);
-}
-
-TEST_F(Batches, OfOneKeyLeaveRoomForThoseOfOthers) {
-  BatchRecords records(directory_.path());
-  ASSERT_TRUE(records.read().ok());
-  const auto add = [&](const std::string& owner, int number) {
-    BatchRecord record{.id = "batch_" + owner + std::to_string(number), .owner = owner};
-    record.enter(BatchStatus::validating, 1);
-    return records.add(record).ok();
-  };
-  int own = 0;
-  while (own < 2000 && add("a", own)) ++own;
-  EXPECT_GE(own, 256);
-  ASSERT_LT(own, 2000);
-  for (int i = 0; i < 10; ++i) EXPECT_TRUE(add("b", i)) << i;
-  EXPECT_FALSE(add("a", own));
 }
 
 TEST_F(Batches, LargeInputsAreCheckedBesideOtherBatches) {
