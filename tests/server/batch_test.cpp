@@ -449,14 +449,14 @@ TEST_F(Batches, LinesThatGiveWayAreNotHeldAgainstTheirKey) {
       },
       *runtime);
   const auto key = server->server().core().api_keys()->find("sk-a");
-  const std::string id = text_at(create(server->port(), lines(1, 1500), "sk-a"), "id");
+  const std::string id = text_at(create(server->port(), lines(1, 400), "sk-a"), "id");
   for (std::uint64_t times = 1; times <= 5; ++times) {
     ASSERT_TRUE(comes_true([&] { return key->usage().requests == times; }));
     std::vector<std::thread> clients;
     for (int i = 0; i < 2; ++i)
       clients.emplace_back([&] {
         EXPECT_EQ(call(server->port(), "POST", "/v1/completions", "sk-b",
-                       R"({"prompt":"Two","max_tokens":200,"ignore_eos":true})")
+                       R"({"prompt":"Two","max_tokens":40,"ignore_eos":true})")
                       .status,
                   200);
       });
