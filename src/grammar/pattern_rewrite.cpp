@@ -12,6 +12,7 @@
 #include <pcre2.h>
 
 #include "grammar/constraint.h"
+#include "grammar/string_lengths.h"
 #include "tokenizer/utf8.h"
 
 namespace koho {
@@ -62,7 +63,7 @@ char32_t first_character(std::string_view text) {
 
 char32_t last_character(std::string_view text) {
   std::size_t begin = text.size() - 1;
-  while ((static_cast<unsigned char>(text[begin]) & 0xC0U) == 0x80U) --begin;
+  while (!begins_character(text[begin])) --begin;
   return first_character(text.substr(begin));
 }
 

@@ -143,19 +143,8 @@ TEST(BatchSlots, EverybodyEndsWhileAnotherClientAlwaysWaits) {
   Limits limits = limits_of(4);
   Harness harness(limits);
   const std::vector<SequenceId> longs = fill(harness);
-  const auto left = [&] {
-    std::int64_t live = 0;
-    for (const SequenceId id : longs) live += harness.scheduler.find(id) != nullptr ? 1 : 0;
-    return live;
-  };
-  std::vector<SequenceId> others(6, kNoSequence);
-  int steps = 0;
-  for (int next = 0; left() > 0; ++steps) {
-    ASSERT_LT(steps, 10'000);
-    for (SequenceId& id : others)
-      if (harness.scheduler.find(id) == nullptr) id = harness.submit(4, 3, 10 * ++next, 0, kOther);
-    harness.step();
-  }
+  const auto submit_other = [&](int n) { return harness.submit(4, 3, 10 * n, 0, kOther); };
+  const int steps = harness.steps_beside_others(longs, 6, submit_other, 10'000);
   // Two of four batch slots are theirs: eight answers of 1,000 take 4,000 steps.
   EXPECT_NEAR(steps, 4000, 400);
 }

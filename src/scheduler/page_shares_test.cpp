@@ -150,20 +150,10 @@ TEST(PageShares, WhatWasCachedWhenItBeganToWaitTakesNoStepBeforeShortOnes) {
 TEST(PageShares, EverybodyEndsWhileShortOnesAlwaysCome) {
   Harness harness(limits_of(60));
   const std::vector<SequenceId> longs = start(harness, 10);
-  const auto left = [&] {
-    std::int64_t live = 0;
-    for (const SequenceId id : longs) live += harness.scheduler.find(id) != nullptr ? 1 : 0;
-    return live;
+  const auto submit_other = [&](int n) {
+    return harness.submit(4, 6, 100'000 + 10 * n, 0, kOther);
   };
-  std::vector<SequenceId> others(3, kNoSequence);
-  int steps = 0;
-  for (int next = 0; left() > 0; ++steps) {
-    ASSERT_LT(steps, 5000);
-    for (SequenceId& id : others)
-      if (harness.scheduler.find(id) == nullptr)
-        id = harness.submit(4, 6, 100'000 + 10 * ++next, 0, kOther);
-    harness.step();
-  }
+  const int steps = harness.steps_beside_others(longs, 3, submit_other, 5000);
   // One answer of 51 pages at a time, 200 steps each, if nothing could be done beside it.
   EXPECT_LT(steps, 2000);
 }

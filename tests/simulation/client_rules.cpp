@@ -5,20 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include <fmt/core.h>
-
 #include "violation.h"
 
 namespace koho::simulation {
-namespace {
-
-template <typename... Args>
-void require(bool holds, int rule, fmt::format_string<Args...> text, Args&&... args) {
-  if (!holds) throw Violation(rule, fmt::format(text, std::forward<Args>(args)...));
-}
-
-}  // namespace
-
 ClientRules::ClientRules(const Scheduler& scheduler)
     : scheduler_(scheduler),
       limits_(scheduler.limits()),

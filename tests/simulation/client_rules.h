@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <map>
-#include <span>
 #include <vector>
 
 #include "scheduler/scheduler.h"
@@ -64,10 +63,10 @@ class ClientRules {
     return before_[static_cast<std::size_t>(sequence.id.index)];
   }
   Tally& tally_of(const Sequence& sequence);
-  /// Those that ran before the launch, and were not removed, oldest first.
-  std::vector<const Sequence*> ran_;
+
   const Scheduler& scheduler_;
   const Limits& limits_;
+  std::vector<const Sequence*> ran_;          // before the launch, and not removed; oldest first
   std::vector<Before> before_;                // by sequence index
   std::vector<std::int32_t> running_before_;  // indices, oldest first
   std::vector<std::int32_t> free_before_;     // by partition

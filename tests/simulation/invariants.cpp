@@ -11,11 +11,6 @@
 namespace koho::simulation {
 namespace {
 
-template <typename... Args>
-void require(bool holds, int rule, fmt::format_string<Args...> text, Args&&... args) {
-  if (!holds) throw Violation(rule, fmt::format(text, std::forward<Args>(args)...));
-}
-
 std::int32_t size_of(const auto& container) {
   return static_cast<std::int32_t>(container.size());
 }

@@ -8,20 +8,9 @@
 #include <set>
 #include <utility>
 
-#include <fmt/core.h>
-
 #include "violation.h"
 
 namespace koho::simulation {
-namespace {
-
-template <typename... Args>
-void require(bool holds, int rule, fmt::format_string<Args...> text, Args&&... args) {
-  if (!holds) throw Violation(rule, fmt::format(text, std::forward<Args>(args)...));
-}
-
-}  // namespace
-
 PrefillRules::PrefillRules(const Scheduler& scheduler, bool latency_bound)
     : scheduler_(scheduler),
       limits_(scheduler.limits()),

@@ -4,6 +4,9 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
+
+#include <fmt/core.h>
 
 namespace koho::simulation {
 
@@ -11,5 +14,11 @@ class Violation : public std::runtime_error {
  public:
   Violation(int rule, const std::string& text);
 };
+
+/// Throws a Violation of the rule, told by `text`, unless it holds.
+template <typename... Args>
+void require(bool holds, int rule, fmt::format_string<Args...> text, Args&&... args) {
+  if (!holds) throw Violation(rule, fmt::format(text, std::forward<Args>(args)...));
+}
 
 }  // namespace koho::simulation

@@ -2,6 +2,8 @@
 // For tests: a scheduler of a few pages whose steps are done at once.
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -56,6 +58,23 @@ struct Harness {
     const StepBatch* batch = scheduler.plan();
     if (batch != nullptr) collect();
     return batch;
+  }
+  /// Steps until all of `longs` have ended, `steps_max` at most, while `others` more are always
+  /// there; `submit_other` submits the next of these.
+  int steps_beside_others(const std::vector<SequenceId>& longs,
+                          std::size_t others,
+                          const std::function<SequenceId(int)>& submit_other,
+                          int steps_max) {
+    const auto lives = [this](SequenceId id) { return scheduler.find(id) != nullptr; };
+    std::vector<SequenceId> ids(others, kNoSequence);
+    int steps = 0;
+    for (int next = 0; steps < steps_max && std::ranges::any_of(longs, lives); ++steps) {
+      for (SequenceId& id : ids)
+        if (!lives(id)) id = submit_other(++next);
+      step();
+    }
+    EXPECT_LT(steps, steps_max);
+    return steps;
   }
   void drain() {
     int steps = 0;
