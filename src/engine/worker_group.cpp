@@ -150,6 +150,7 @@ std::span<const std::byte> WorkerGroup::answer(std::int64_t rank, std::uint64_t 
   const std::uint64_t bytes = std::min<std::uint64_t>(
       words(rank).result_bytes[step % Worker::kStepsInFlightMax].load(std::memory_order_relaxed),
       shared.size());
+  if (bytes == 0) return {};
   // Answers with logits are large and rare: there is room for one once one has come.
   const std::size_t needed = ceil_div<std::size_t>(bytes, sizeof(std::uint64_t));
   if (copy_.size() < needed) copy_.resize(needed);

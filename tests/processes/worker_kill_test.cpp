@@ -25,8 +25,10 @@ constexpr std::size_t kRequests = 24;
 /// A sanitizer makes everything some ten times slower.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr std::size_t kCyclesUsual = 25;
+constexpr std::int64_t kSilenceUsMax = 2'000'000;
 #else
 constexpr std::size_t kCyclesUsual = 500;
+constexpr std::int64_t kSilenceUsMax = 500'000;
 #endif
 
 /// Keeps asking for random requests and holds every answer against the known one.
@@ -88,8 +90,8 @@ TEST(WorkerKill, NoAnswerIsLostDoubledOrChangedAndNothingIsLeft) {
   const std::vector<std::string> shared = names_in("/dev/shm");
   std::vector<pid_t> all;
   {
-    const auto engine =
-        WorkerEngine::start(directory.path(), {.program = KOHO_BINARY, .silence_us_max = 250'000});
+    const auto engine = WorkerEngine::start(
+        directory.path(), {.program = KOHO_BINARY, .silence_us_max = kSilenceUsMax});
     ASSERT_NE(engine, nullptr);
     Clients clients(*engine, known, 8);
     std::mt19937 random(7);
@@ -105,7 +107,7 @@ TEST(WorkerKill, NoAnswerIsLostDoubledOrChangedAndNothingIsLeft) {
       }));
       all.insert(all.end(), processes.begin(), processes.end());
       const std::uint64_t recoveries = engine->engine().statistics().recoveries;
-      const bool stops = random() % 4 == 0;
+      const bool stops = random() % 8 == 0;
       ++counts[stops ? 1 : 0];
       kill(processes[random() % 2], stops ? SIGSTOP : SIGKILL);
       // One in five times also one of those that take their place.

@@ -304,9 +304,10 @@ TEST(Operations, AnswersLlamaCppsClients) {
     joined += text_at(*chat::parse_json(event), "content");
   EXPECT_EQ(joined, content);
   EXPECT_NE(stream.events().back().find(R"("stop":true)"), std::string::npos);
-  const Reply number =
-      post(port, "/completion",
-           R"({"prompt":"A number: ","temperature":0,"json_schema":{"type":"integer"}})");
+  const Reply number = post(
+      port, "/completion",
+      R"({"prompt":"A number: ","n_predict":9,"temperature":0,"json_schema":{"type":"integer"}})");
+  EXPECT_EQ(number.status, 200) << number.body;
   EXPECT_EQ(text_at(number.json(), "content").find_first_not_of("-0123456789"), std::string::npos)
       << number.body;
   EXPECT_EQ(post(port, "/completion", R"({"prompt":"a","n_predict":-2})").status, 400);
