@@ -273,6 +273,7 @@ int serve(ServeOptions options) {
     return fail(good.error());
   core.set_loading("the weights", &progress);
   options.runtime.device.progress = &progress;
+  options.runtime.clients_share = true;
   std::optional<LoadWatch> watch(progress);
   Result<std::unique_ptr<Runtime>> started =
       Runtime::start(std::move(opened->model), std::move(opened->text), options.runtime);

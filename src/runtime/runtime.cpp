@@ -62,7 +62,8 @@ EngineLimits engine_limits(const RuntimeOptions& options,
       static_cast<std::int32_t>(options.ranks / shard_of(options).of_tokens().ranks);
   limits.scheduler.context_max = sizes.context_max;
   limits.scheduler.sequences_max = options.sequences_max;
-  limits.scheduler.live_max = 2 * options.sequences_max + options.queue_max;
+  const std::int32_t queues = options.clients_share ? 2 : 1;
+  limits.scheduler.live_max = queues * (2 * options.sequences_max + options.queue_max);
   limits.scheduler.step_tokens_max = options.sequences_max + sizes.prefill_chunk;
   limits.scheduler.mixed_prefill_tokens_max = sizes.prefill_chunk;
   limits.scheduler.prefill_tokens_max = sizes.prefill_chunk;
@@ -72,8 +73,8 @@ EngineLimits engine_limits(const RuntimeOptions& options,
   limits.scheduler.bias_entries_max =
       std::min(limits.scheduler.bias_entries_max, options.sequences_max * kLogitBiasMax);
   limits.vocabulary = static_cast<std::int32_t>(vocabulary);
-  limits.requests_max = options.sequences_max + options.queue_max;
-  limits.choices_max = std::min(limits.choices_max, limits.scheduler.live_max);
+  limits.requests_max = queues * (options.sequences_max + options.queue_max);
+  limits.choices_max = std::min(limits.choices_max, limits.scheduler.live_max / queues);
   limits.inter_token_us_max = options.inter_token_ms_max * 1000;
   limits.step_deadline_us = 1000 * (options.step_deadline_ms > 0 ? options.step_deadline_ms
                                     : options.device.kind == DeviceKind::cuda ? kStepDeadlineMsCuda

@@ -130,14 +130,28 @@ bool BatchOutput::refused(std::int64_t number, std::string_view id) const {
 
 Status BatchOutput::write(std::string line) {
   line += '\n';
+  disk_is_full_ = false;
   std::string_view left = line;
   while (!left.empty()) {
     const ssize_t written = ::write(fd_, left.data(), left.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return failed("written");
+    if (written <= 0) {
+      Error error = failed("written");
+      disk_is_full_ = written == 0 || errno == ENOSPC || errno == EDQUOT;
+      drop_last(line.size() - left.size());
+      return error;
+    }
     left.remove_prefix(static_cast<std::size_t>(written));
   }
   return {};
+}
+
+/// Takes the beginning of a line back.
+void BatchOutput::drop_last(std::size_t bytes) {
+  struct stat status {};
+  if (bytes > 0 && fstat(fd_, &status) == 0 && S_ISREG(status.st_mode))
+    disk_is_full_ =
+        ftruncate(fd_, status.st_size - static_cast<off_t>(bytes)) == 0 && disk_is_full_;
 }
 
 Status BatchOutput::close() {

@@ -49,8 +49,11 @@ class BatchOutput {
   /// Bytes of the incomplete last line that open() dropped.
   std::int64_t bytes_dropped() const { return bytes_dropped_; }
 
-  /// Appends `line` and a newline. Errors: io_error; the run cannot go on.
+  /// Appends `line` and a newline, or nothing of it. Errors: io_error; the run cannot go on, but
+  /// later if disk_is_full().
   Status write(std::string line);
+  /// Why the last line was not written.
+  bool disk_is_full() const { return disk_is_full_; }
   /// Errors: io_error: some file systems report write errors only here.
   Status close();
 
@@ -59,6 +62,7 @@ class BatchOutput {
   Status read_earlier(std::size_t line_bytes_max);
   Status note(std::string_view line, std::int64_t number);
   Error failed(const char* what) const;
+  void drop_last(std::size_t bytes);
 
   int fd_ = -1;
   bool owned_ = false;
@@ -66,6 +70,7 @@ class BatchOutput {
   IdSet answered_;
   std::unordered_map<std::int64_t, IdHash> refused_;  // by line of the input
   std::int64_t bytes_dropped_ = 0;
+  bool disk_is_full_ = false;
 };
 
 }  // namespace koho::server

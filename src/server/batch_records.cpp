@@ -2,6 +2,7 @@
 #include "server/batch_records.h"
 
 #include <algorithm>
+#include <functional>
 #include <tuple>
 #include <unistd.h>
 #include <utility>
@@ -18,7 +19,6 @@ namespace {
 
 constexpr std::size_t kRecordBytesMax = 1U << 20U;
 constexpr std::int64_t kUnfinishedMax = 512;
-constexpr std::size_t kRecordsMax = 10'000;
 
 }  // namespace
 
@@ -180,18 +180,28 @@ void BatchRecords::save(const BatchRecord& record) {
     log::error("batch {}: {}", record.id, written.error().message);
 }
 
+/// The oldest of whoever has the most, so that nobody's go for another's.
 void BatchRecords::forget_old() {
   const std::lock_guard lock(mutex_);
-  std::vector<std::pair<std::int64_t, std::string>> over;
-  for (const auto& [id, record] : records_)
-    if (is_over(record.status)) over.emplace_back(record.created_at, id);
-  if (over.size() <= kRecordsMax) return;
-  std::ranges::sort(over);
-  over.resize(over.size() - kRecordsMax);
-  for (const auto& [created_at, id] : over) {
-    ::unlink(path_of(id).c_str());
-    records_.erase(id);
+  std::map<std::string_view, std::vector<std::pair<std::int64_t, std::string>>> over;  // by owner
+  std::vector<std::string> forgotten;
+  std::size_t count = 0;
+  for (const auto& [id, record] : records_) {
+    if (!is_over(record.status)) continue;
+    over[record.owner].emplace_back(record.created_at, id);
+    ++count;
   }
+  for (auto& [owner, own] : over) std::ranges::sort(own, std::greater());
+  for (; count > records_max_; --count) {
+    const auto most =
+        std::ranges::max_element(over, {}, [](const auto& one) { return one.second.size(); });
+    const std::string id = std::move(most->second.back().second);
+    most->second.pop_back();
+    ::unlink(path_of(id).c_str());
+    forgotten.push_back(id);
+  }
+  // Last: the owners' names in `over` are those of the records.
+  for (const std::string& id : forgotten) records_.erase(id);
 }
 
 }  // namespace koho::server

@@ -19,7 +19,9 @@ namespace koho::server {
 
 class BatchRecords {
  public:
-  explicit BatchRecords(std::filesystem::path directory) : directory_(std::move(directory)) {}
+  /// `records_max`: of batches that are over.
+  explicit BatchRecords(std::filesystem::path directory, std::size_t records_max = 10'000)
+      : directory_(std::move(directory)), records_max_(records_max) {}
   /// Reads what an earlier server wrote. Errors: io_error.
   Status read();
 
@@ -44,7 +46,7 @@ class BatchRecords {
   void end_check(const std::string& id, BatchCheck check);
   void count(const std::string& id, std::int64_t completed, std::int64_t failed);
   void name_files(const std::string& id, std::string output, std::string errors);
-  /// Forgets the oldest batches that are over, beyond those that are kept.
+  /// Forgets batches that are over, beyond those that are kept: the oldest of the owner with most.
   void forget_old();
 
  private:
@@ -53,6 +55,7 @@ class BatchRecords {
   void save(const BatchRecord& record);
 
   const std::filesystem::path directory_;
+  const std::size_t records_max_;
   mutable std::mutex mutex_;
   std::map<std::string, BatchRecord, std::less<>> records_;
 };

@@ -24,6 +24,7 @@ constexpr std::size_t kOutputLineBytesMax = std::size_t{256} << 20U;
 constexpr std::chrono::milliseconds kLook{50};
 constexpr std::int64_t kTidyUs = 60'000'000;
 constexpr std::int64_t kCheckUs = 10'000;  // in which inputs are checked before the rest goes on
+constexpr std::int64_t kFullDiskUs = 5'000'000;  // after which a batch looks for room again
 constexpr std::int32_t kPriority = kPriorities - 1;
 
 std::int64_t bytes_of(const std::filesystem::path& path) {
@@ -52,22 +53,6 @@ api::ApiError give_up_error(BatchStatus status, bool key_gone, bool had_key) {
 }
 
 }  // namespace
-
-void BatchService::Wakes::add(std::size_t slot) {
-  {
-    const std::lock_guard lock(mutex);
-    slots.push_back(slot);
-  }
-  arrived.notify_one();
-}
-
-void BatchService::Wakes::call() {
-  {
-    const std::lock_guard lock(mutex);
-    called = true;
-  }
-  arrived.notify_one();
-}
 
 BatchService::BatchService(Core& core, std::unique_ptr<FileStore> files)
     : core_(core), files_(std::move(files)), records_(files_->directory() / "batches") {}
@@ -316,7 +301,7 @@ void BatchService::feed() {
 }
 
 bool BatchService::feed_one(Active& batch, std::size_t index) {
-  if (batch.broken) return false;
+  if (batch.broken || batch.waits_until_us > core_.clock().now_us()) return false;
   if (batch.key != nullptr) {
     // The rest is for what the key's clients wait for.
     const std::int64_t at_once = batch.key->settings().requests_at_once;
@@ -355,13 +340,26 @@ void BatchService::poll_slot(std::size_t index) {
         core_.clock().now_us() + std::int64_t{1'000'000} * slot.job->retry_after_s();
     batch.retries.push_back({.line = slot.job->take_line(), .at_us = at_us});
   } else {
-    const bool answered = slot.job->status() == 200;
-    Status written = (answered ? batch.output : batch.errors).write(slot.job->output());
-    if (!written.ok()) batch.broken = std::move(written).error();
-    ++(answered ? batch.completed : batch.failed);
-    records_.count(batch.id, batch.completed, batch.failed);
+    keep_answer(slot);
   }
   release(slot);
+}
+
+void BatchService::keep_answer(Slot& slot) {
+  Active& batch = *slot.batch;
+  const bool answered = slot.job->status() == 200;
+  BatchOutput& output = answered ? batch.output : batch.errors;
+  if (Status written = output.write(slot.job->output()); written.ok()) {
+    ++(answered ? batch.completed : batch.failed);
+    records_.count(batch.id, batch.completed, batch.failed);
+  } else if (output.disk_is_full()) {
+    // Others may have filled it: the batch goes on when there is room.
+    log::warning("batch {} waits: {}", batch.id, written.error().message);
+    batch.waits_until_us = core_.clock().now_us() + kFullDiskUs;
+    batch.retries.push_front({.line = slot.job->take_line(), .at_us = batch.waits_until_us});
+  } else {
+    batch.broken = std::move(written).error();
+  }
 }
 
 void BatchService::release(Slot& slot) {
@@ -495,6 +493,7 @@ void BatchService::fail(const std::string& id, const Error& error) {
                       .code = std::string(error_code_info(error.code).name),
                       .param = {},
                       .message = "the server could not read or write the batch's files"}});
+  for (const char* kind : {"output", "errors"}) ::unlink(part_path(id, kind).c_str());
 }
 
 }  // namespace koho::server

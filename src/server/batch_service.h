@@ -84,8 +84,9 @@ class BatchService {
     std::int64_t in_flight = 0;
     std::int64_t completed = 0;
     std::int64_t failed = 0;
-    bool at_end = false;            // of the input
-    std::optional<Error> broken{};  // the disk's fault
+    std::int64_t waits_until_us = 0;  // for room on the disk
+    bool at_end = false;              // of the input
+    std::optional<Error> broken{};    // the disk's fault
   };
   struct Slot {
     std::optional<LineJob> job;
@@ -98,8 +99,16 @@ class BatchService {
     std::condition_variable arrived;
     std::vector<std::size_t> slots;
     bool called = false;
-    void add(std::size_t slot);
-    void call();
+    void add(std::size_t slot) {
+      const std::lock_guard lock(mutex);
+      slots.push_back(slot);
+      arrived.notify_one();
+    }
+    void call() {
+      const std::lock_guard lock(mutex);
+      called = true;
+      arrived.notify_one();
+    }
   };
 
   BatchService(Core& core, std::unique_ptr<FileStore> files);
@@ -112,6 +121,7 @@ class BatchService {
   bool validate(const std::vector<BatchRecord>& unfinished);
   Result<std::unique_ptr<Active>> open_batch(const BatchRecord& record);
   void poll_slot(std::size_t index);
+  void keep_answer(Slot& slot);
   void release(Slot& slot);
   void feed();
   bool feed_one(Active& batch, std::size_t index);

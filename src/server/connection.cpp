@@ -22,6 +22,12 @@ void set_option(asio::ip::tcp::socket& socket, int level, int name, Value value)
   static_cast<void>(setsockopt(socket.native_handle(), level, name, &value, sizeof value));
 }
 
+api::ApiError unread_answers() {
+  api::ApiError error{.status = 429, .code = "rate_limit_exceeded", .retry_after_s = 1};
+  error.message = "the server keeps as many unread answers for this client as it has memory for";
+  return error;
+}
+
 /// A peer that vanished is found within 45 s: after 15 s either the server's own data stays
 /// unacknowledged for 25 s (TCP_USER_TIMEOUT) or three keep-alive probes do.
 void tune(asio::ip::tcp::socket& socket) {
@@ -35,7 +41,8 @@ void tune(asio::ip::tcp::socket& socket) {
   set_option(socket, SOL_SOCKET, SO_SNDBUF, 128 << 10);
 }
 
-/// Who asks without a key: its IPv4 address, or the network of 64 bits that an IPv6 host has.
+}  // namespace
+
 std::uint64_t client_of(const asio::ip::tcp::socket& socket) {
   boost::system::error_code error;
   const asio::ip::address address = socket.remote_endpoint(error).address();
@@ -49,17 +56,17 @@ std::uint64_t client_of(const asio::ip::tcp::socket& socket) {
   return network;
 }
 
-}  // namespace
-
 Connection::Connection(IoThread& thread,
                        asio::ip::tcp::socket socket,
-                       std::unique_ptr<TlsSession> tls)
+                       std::unique_ptr<TlsSession> tls,
+                       ClientShare place)
     : core_(thread.core()),
       thread_(thread),
       socket_(std::move(socket)),
       tls_(std::move(tls)),
       reader_(core_.settings().http),
-      share_(core_.bodies()),
+      address_(client_of(socket_)),
+      place_(std::move(place)),
       stage_since_us_(core_.clock().now_us()) {
   ++core_.counters().connections_live;
 }
@@ -106,6 +113,13 @@ void Connection::dispatch() {
     return;
   }
   key_ = std::get<std::shared_ptr<ApiKey>>(std::move(found));
+  if (unread_share_.bytes() == 0) unread_share_ = BodyShare(core_.unread_answers(), client());
+  if (!route_->open && core_.unread_answers().is_used_up(client())) {
+    Response refused = error_response(api::error_style(reader_.head().path), unread_answers());
+    core_.count_response("refused", refused.status);
+    send(std::move(refused));
+    return;
+  }
   if (route_->generation != nullptr) {
     run_job(*route_->generation, *serving);
     return;
@@ -121,6 +135,10 @@ void Connection::dispatch() {
   Response response = answer_route(core_, *route_, reader_.head(), reader_.take_body(), key_.get());
   core_.count_response(route_->path, response.status);
   send(std::move(response));
+}
+
+std::uint64_t Connection::client() const {
+  return key_ ? key_->client() : address_;
 }
 
 std::function<void()> Connection::waker() {
@@ -158,27 +176,31 @@ void Connection::feed(std::int64_t now) {
   flush();
 }
 
-/// Has the pool compute the answer, or this thread if the pool is full.
+/// Has the pool compute the answer.
 void Connection::answer_on_pool() {
   const auto large = std::make_shared<LargeAnswer>();
-  large->share = std::exchange(share_, BodyShare(core_.bodies()));
+  large->share = std::exchange(share_, {});
+  large->unread = BodyShare(core_.unread_answers(), client());
   const auto body = std::make_shared<std::string>(reader_.take_body());
-  const bool taken = core_.pool().submit(key_ ? key_->client() : client_of(socket_),
-                                         [large, body, &core = core_, route = route_,
-                                          head = reader_.head(), key = key_, wake = waker()] {
-                                           large->response =
-                                               answer_route(core, *route, head, *body, key.get());
-                                           large->ready.store(true, std::memory_order_release);
-                                           wake();
-                                         });
-  if (!taken) {
-    Response response = answer_route(core_, *route_, reader_.head(), *body, key_.get());
-    core_.count_response(route_->path, response.status);
-    send(std::move(response));
+  const auto answer = [large, body, client = client(), &core = core_, route = route_,
+                       head = reader_.head(), key = key_, wake = waker()] {
+    // Answers that were made since the request came may wait unread.
+    large->response = core.unread_answers().is_used_up(client)
+                          ? error_response(api::error_style(head.path), unread_answers())
+                          : answer_route(core, *route, head, *body, key.get());
+    large->unread.hold(large->response.body.size());
+    large->ready.store(true, std::memory_order_release);
+    wake();
+  };
+  if (core_.pool().submit(client(), answer)) {
+    stage_ = Stage::answering;
+    large_ = large;
     return;
   }
-  stage_ = Stage::answering;
-  large_ = large;
+  api::ApiError error{.status = 503, .code = "service_unavailable", .retry_after_s = 1};
+  error.message = "the server is overloaded: too many large requests wait; retry later";
+  core_.count_response(route_->path, error.status);
+  send(error_response(api::error_style(reader_.head().path), error));
 }
 
 void Connection::run_job(const api::GenerationEndpoint& endpoint, const ServedModel& serving) {
@@ -191,8 +213,8 @@ void Connection::run_job(const api::GenerationEndpoint& endpoint, const ServedMo
   setup.request_id = request_id_;
   setup.wake = waker();
   setup.key = key_;
-  setup.client = client_of(socket_);
-  setup.share = std::exchange(share_, BodyShare(core_.bodies()));
+  setup.client = address_;
+  setup.share = std::exchange(share_, {});
   job_ = std::make_shared<GenerationJob>(core_, std::move(setup));
   last_event_us_ = core_.clock().now_us();
   job_->start(reader_.take_body());
@@ -204,6 +226,7 @@ void Connection::on_ready() {
   if (!large_ || !large_->ready.load(std::memory_order_acquire)) return;
   const std::shared_ptr<LargeAnswer> large = std::exchange(large_, nullptr);
   core_.count_response(route_->path, large->response.status);
+  unread_share_ = std::move(large->unread);
   send(std::move(large->response));
 }
 

@@ -22,17 +22,22 @@ namespace koho::server {
 
 /// An answer that a thread of the pool computes.
 struct LargeAnswer {
-  BodyShare share;  // of the body
+  BodyShare share;   // of the body
+  BodyShare unread;  // of the answer
   Response response;
   std::atomic<bool> ready{false};
 };
+
+/// Who asks without a key: its IPv4 address, or the network of 64 bits that an IPv6 host has.
+std::uint64_t client_of(const boost::asio::ip::tcp::socket& socket);
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   /// `tls` is null for plain HTTP.
   Connection(IoThread& thread,
              boost::asio::ip::tcp::socket socket,
-             std::unique_ptr<TlsSession> tls);
+             std::unique_ptr<TlsSession> tls,
+             ClientShare place);
   ~Connection();
 
   void start();
@@ -49,6 +54,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_ciphertext(std::string_view bytes);
   void on_bytes(std::string_view bytes);
   void take_requests();
+  std::uint64_t client() const;
   void answer_requests();
   void on_head();
   bool hold_body();
@@ -74,8 +80,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::ip::tcp::socket socket_;
   std::unique_ptr<TlsSession> tls_;
   HttpReader reader_;
-  BodyShare share_;     // of the body that is read
-  std::string unread_;  // bytes that arrived while a request was being answered
+  std::uint64_t address_;  // who asks without a key
+  ClientShare place_;      // of the connections
+  BodyShare share_;        // of the body that is read
+  std::string unread_;     // bytes that arrived while a request was being answered
   bool reading_ = false;
   bool read_paused_ = false;
   bool closed_ = false;
@@ -100,8 +108,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string events_;  // scratch
 
   std::string out_;
-  std::size_t sent_ = 0;  // of out_
-  bool writing_ = false;  // waits until the socket accepts more
+  BodyShare unread_share_;  // of the unread answers: out_ while the socket takes no more
+  std::size_t sent_ = 0;    // of out_
+  bool writing_ = false;    // waits until the socket accepts more
   bool close_after_ = false;
   bool more_in_job_ = false;  // the job has more than the buffer had room for
 

@@ -87,7 +87,13 @@ void Connection::on_bytes(std::string_view bytes) {
 
 /// Counts the body's bytes; false: there are too many of all bodies, and the request is refused.
 bool Connection::hold_body() {
-  if (reader_.body_bytes() == 0 || share_.grow(reader_.body_memory())) return true;
+  if (reader_.body_bytes() == 0) return true;
+  if (share_.bytes() == 0) {
+    const auto found = key_for(core_, nullptr, reader_.head());
+    const auto* key = std::get_if<std::shared_ptr<ApiKey>>(&found);
+    share_ = BodyShare(core_.bodies(), key != nullptr && *key ? (*key)->client() : address_);
+  }
+  if (share_.grow(reader_.body_memory())) return true;
   ++core_.counters().rejected_full;
   reader_.drop_body();
   share_.resize(0);
@@ -136,6 +142,8 @@ void Connection::answer_requests() {
       case HttpReader::State::done:
         if (!head_handled_) on_head();
         if (route_ != nullptr && !closed_) dispatch();  // null: the head was refused
+        // The next one after what other connections have for this thread: flush() has seen to it.
+        if (!unread_.empty()) return;
         break;
     }
   }

@@ -223,6 +223,7 @@ void Connection::flush() {
         out_.erase(0, sent_);
         sent_ = 0;
       }
+      unread_share_.hold(out_.capacity());
       return;
     }
     if (error) {
@@ -240,6 +241,7 @@ void Connection::flush() {
   out_.clear();
   if (out_.capacity() > kKeptBytes) out_.shrink_to_fit();
   sent_ = 0;
+  unread_share_.hold(0);
   if (close_after_) {
     // Closing now could discard the end of the answer if the client is still sending. Shut down
     // only the sending side; the client's close or a tick ends the connection.

@@ -19,13 +19,15 @@ constexpr std::size_t kPoolQueueMax = 8192;  // of which one client has half
 constexpr std::size_t kPendingAbortsMax = 1024;
 constexpr std::size_t kUnknownNamesMax = 64;  // no more are logged
 
-/// What is left of the memory for bodies beside those that are parsed, and at least two bodies.
+/// What is left of the memory for bodies beside those that are parsed, and at least one body of
+/// each of two clients.
 std::size_t bytes_of_bodies(const ServerSettings& settings) {
   constexpr std::size_t kParsedTimes = 3;  // what a tree and a prompt take beside the body
   const std::size_t body = settings.http.body_bytes;
-  const std::size_t parsed = kParsedTimes * body * static_cast<std::size_t>(settings.text_threads);
+  const std::size_t parsed =
+      kParsedTimes * body * static_cast<std::size_t>(settings.text_threads + 1);
   return std::max(settings.bodies_bytes_max - std::min(parsed, settings.bodies_bytes_max),
-                  3 * body);
+                  4 * body);
 }
 
 }  // namespace
@@ -35,6 +37,8 @@ Core::Core(ServerSettings settings, const Clock& clock)
       clock_(clock),
       started_us_(clock.now_us()),
       bodies_(bytes_of_bodies(settings_)),
+      unread_answers_(bytes_of_bodies(settings_)),
+      connections_(static_cast<std::int64_t>(settings_.connections_max)),
       api_keys_(std::make_shared<const ApiKeys>(settings_.api_keys, ApiKeys())),
       waiting_for_("the model"),
       pool_(settings_.text_threads, kPoolQueueMax) {
@@ -62,6 +66,8 @@ void Core::set_loading(std::string what, const LoadProgress* progress) {
 }
 
 void Core::set_serving(const ServedModel& serving) {
+  engine_requests_.set_most(serving.model.limits.requests_max);
+  engine_sequences_.set_most(serving.model.limits.scheduler.live_max);
   serving_.store(&serving, std::memory_order_release);
   Phase loading = Phase::loading;
   phase_.compare_exchange_strong(loading, Phase::ready, std::memory_order_acq_rel);

@@ -22,6 +22,7 @@
 #include "engine/engine.h"
 #include "server/api_keys.h"
 #include "server/body_budget.h"
+#include "server/client_shares.h"
 #include "server/history.h"
 #include "server/request_log.h"
 #include "server/settings.h"
@@ -76,6 +77,13 @@ class Core {
   const Counters& counters() const { return counters_; }
   WorkPool& pool() { return pool_; }
   BodyBudget& bodies() { return bodies_; }
+  /// Bytes of answers that their clients do not read.
+  BodyBudget& unread_answers() { return unread_answers_; }
+  /// Open connections, by address.
+  ClientShares& connections() { return connections_; }
+  /// The engine's requests and sequences. Requires: the model is served.
+  ClientShares& engine_requests() { return engine_requests_; }
+  ClientShares& engine_sequences() { return engine_sequences_; }
 
   /// The API keys, one of which every request must have; empty: no key is needed. Never null.
   /// Threads: any.
@@ -146,6 +154,10 @@ class Core {
   std::int64_t started_us_;
   Counters counters_;
   BodyBudget bodies_;
+  BodyBudget unread_answers_;
+  ClientShares connections_;
+  ClientShares engine_requests_;
+  ClientShares engine_sequences_;
   RequestLog request_log_;
   History history_;
   std::atomic<Phase> phase_{Phase::loading};

@@ -170,6 +170,17 @@ std::vector<std::pair<std::string_view, std::string>> GenerationJob::limit_field
   return setup_.key->fields(core_.clock().now_us());
 }
 
+Result<GenerationJob::Submitted> GenerationJob::submit_one(Request request) {
+  Submitted made;
+  const std::int32_t sequences = request.choices;
+  if (!made.request.take(core_.engine_requests(), client(), 1) ||
+      !made.sequences.take(core_.engine_sequences(), client(), sequences))
+    return make_error(ErrorCode::resource_exhausted,
+                      "the queue is full for this client, try again later");
+  KOHO_TRY_ASSIGN(made.stream, setup_.serving->engine.submit(std::move(request), setup_.wake));
+  return made;
+}
+
 void GenerationJob::submit() {
   const api::Model& model = setup_.serving->model;
   stage_ = Stage::running;
@@ -179,8 +190,7 @@ void GenerationJob::submit() {
   for (Request& one : request_.requests) {
     const auto prompt_tokens = static_cast<std::int64_t>(one.prompt.size());
     prompt_bytes += one.prompt.size() * sizeof(Token);
-    Result<std::shared_ptr<OutputStream>> stream =
-        setup_.serving->engine.submit(std::move(one), setup_.wake);
+    Result<Submitted> stream = submit_one(std::move(one));
     if (!stream.ok()) {
       refused_ = api::to_api_error(stream.error());
       if (setup_.key != nullptr) setup_.key->give_back(tokens_taken_);
@@ -245,9 +255,9 @@ GenerationJob::State GenerationJob::poll(std::string& out, std::size_t bytes_max
 void GenerationJob::take_events(std::string& out, std::size_t bytes_max) {
   const std::size_t before = out.size();
   for (std::size_t i = 0; i < streams_.size(); ++i) {
-    if (!streams_[i]) continue;
+    if (!streams_[i].stream) continue;
     while (out.size() - before < bytes_max) {
-      const OutputStream::Read read = streams_[i]->poll(event_);
+      const OutputStream::Read read = streams_[i].stream->poll(event_);
       if (read == OutputStream::Read::nothing) break;
       if (read == OutputStream::Read::event) {
         if (event_.token >= 0) {
@@ -264,7 +274,7 @@ void GenerationJob::take_events(std::string& out, std::size_t bytes_max) {
         answer_->add(i, event_, out);
         continue;
       }
-      const std::shared_ptr<OutputStream> ended = std::exchange(streams_[i], nullptr);
+      const std::shared_ptr<OutputStream> ended = std::exchange(streams_[i], {}).stream;
       const Summary& summary = ended->summary();
       if (summary.ending != Ending::completed) {
         const Error error = summary.ending == Ending::failed
@@ -327,12 +337,11 @@ void GenerationJob::ping(std::string& out) {
 
 void GenerationJob::cancel_streams() {
   for (const ScoreChunk& chunk : active_chunks_)
-    if (chunk.stream) setup_.serving->engine.cancel(chunk.stream);
+    if (chunk.submitted.stream) setup_.serving->engine.cancel(chunk.submitted.stream);
   active_chunks_.clear();
-  for (std::shared_ptr<OutputStream>& stream : streams_) {
-    if (!stream) continue;
-    setup_.serving->engine.cancel(stream);
-    stream.reset();
+  for (Submitted& one : streams_) {
+    if (one.stream) setup_.serving->engine.cancel(one.stream);
+    one = {};
   }
 }
 

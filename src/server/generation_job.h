@@ -99,6 +99,13 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   void begin_prompt_logprobs();
   void compute_prompt_logprobs();
   void submit();
+  /// The engine's stream of a request, and the places that it takes there.
+  struct Submitted {
+    std::shared_ptr<OutputStream> stream{};  // null: ended
+    ClientShare request{};
+    ClientShare sequences{};
+  };
+  Result<Submitted> submit_one(Request request);
   void take_events(std::string& out, std::size_t bytes_max);
   void finish(const api::ApiError& error, std::string& out);
   void begin(std::string& out);
@@ -123,7 +130,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
 
   /// Consecutive prompt tokens whose log probabilities one forced generation computes.
   struct ScoreChunk {
-    std::shared_ptr<OutputStream> stream{};
+    Submitted submitted{};
     std::size_t prompt = 0;
     std::size_t position = 0;  // of the next token
     std::size_t end = 0;
@@ -144,7 +151,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
     std::atomic<std::int64_t> last_us{0};
   };
   Progress progress_;
-  std::vector<std::shared_ptr<OutputStream>> streams_;  // null: ended
+  std::vector<Submitted> streams_;
   std::size_t streams_left_ = 0;
   OutputEvent event_;
   std::string body_;  // of an answer without streaming

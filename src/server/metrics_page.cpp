@@ -211,7 +211,7 @@ void server_as_koho(Page& page, const Core& core) {
   page.gauge("koho_requests_live", "Generation requests in the server.", now.requests_live.load());
   page.counter("koho_connections_accepted_total", "Accepted connections.",
                now.connections_accepted.load());
-  page.counter("koho_connections_refused_total", "Connections beyond --max-connections.",
+  page.counter("koho_connections_refused_total", "Connections without a free place.",
                now.connections_refused.load());
   page.counter("koho_disconnects_total", "Clients that left before the end of their answer.",
                now.disconnects.load());

@@ -51,7 +51,7 @@ GenerationJob::ScoreChunk GenerationJob::chunk_of(std::size_t prompt, std::size_
 
 void GenerationJob::read_prompt_logprobs(ScoreChunk& chunk) {
   while (true) {
-    const OutputStream::Read read = chunk.stream->poll(event_);
+    const OutputStream::Read read = chunk.submitted.stream->poll(event_);
     if (read == OutputStream::Read::nothing) return;
     if (read == OutputStream::Read::event) {
       api::PromptLogprob& logprob = request_.prompt_logprobs[chunk.prompt][chunk.position++ - 1];
@@ -59,9 +59,9 @@ void GenerationJob::read_prompt_logprobs(ScoreChunk& chunk) {
       logprob.top = event_.top;
       continue;
     }
-    const Summary& summary = chunk.stream->summary();
+    const Summary& summary = chunk.submitted.stream->summary();
     if (summary.ending == Ending::failed) refused_ = api::to_api_error(summary.error);
-    chunk.stream.reset();
+    chunk.submitted = {};
     return;
   }
 }
@@ -76,7 +76,8 @@ void GenerationJob::compute_prompt_logprobs() {
     for (std::size_t number = (before - 1) / kScoreChunkTokens; number > 0; --number)
       pending_chunks_.push_front(chunk_of(active_chunks_[i].prompt, number - 1));
   }
-  std::erase_if(active_chunks_, [](const ScoreChunk& chunk) { return chunk.stream == nullptr; });
+  std::erase_if(active_chunks_,
+                [](const ScoreChunk& chunk) { return chunk.submitted.stream == nullptr; });
   while (!refused_ && active_chunks_.size() < kAtOnce && !pending_chunks_.empty()) {
     ScoreChunk& chunk = pending_chunks_.front();
     const Request& whole = request_.requests[chunk.prompt];
@@ -93,15 +94,14 @@ void GenerationJob::compute_prompt_logprobs() {
     one.priority = whole.priority;
     one.client = whole.client;
     one.deadline_us = whole.deadline_us;
-    Result<std::shared_ptr<OutputStream>> stream =
-        setup_.serving->engine.submit(std::move(one), setup_.wake);
-    if (!stream.ok()) {
+    Result<Submitted> submitted = submit_one(std::move(one));
+    if (!submitted.ok()) {
       // The queue is full: wait until some of the active chunks have ended.
-      if (stream.error().code == ErrorCode::resource_exhausted && !active_chunks_.empty()) break;
-      refused_ = api::to_api_error(stream.error());
+      if (submitted.error().code == ErrorCode::resource_exhausted && !active_chunks_.empty()) break;
+      refused_ = api::to_api_error(submitted.error());
       break;
     }
-    chunk.stream = std::move(*stream);
+    chunk.submitted = std::move(*submitted);
     active_chunks_.push_back(std::move(chunk));
     pending_chunks_.pop_front();
   }

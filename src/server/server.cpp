@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <sys/resource.h>
 #include <thread>
 #include <utility>
 
@@ -54,6 +55,22 @@ Status open_listener(tcp::acceptor& acceptor, const std::string& host, std::uint
   if (!error) acceptor.non_blocking(true, error);
   if (!error) return {};
   return make_error(ErrorCode::io_error, "cannot listen on {}:{}: {}", host, port, error.message());
+}
+
+/// Raises the limit of descriptors as far as this process may. If it is less than two for each
+/// connection (one of a file that it sends), beside those of batches and workers, there can be
+/// fewer connections: so these never take the last ones.
+void fit_descriptors(ServerSettings& settings) {
+  constexpr rlim_t kOthers = 128;
+  const rlim_t wanted = 2 * settings.connections_max + kOthers;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  static_cast<void>(setrlimit(RLIMIT_NOFILE, &limit));
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+  settings.connections_max =
+      std::max<std::size_t>((limit.rlim_cur - std::min(kOthers, limit.rlim_cur / 2)) / 2, 1);
+  log::info("ulimit -n is {}: at most {} connections", limit.rlim_cur, settings.connections_max);
 }
 
 }  // namespace
@@ -115,13 +132,13 @@ class Server::Impl {
       }
       if (error) continue;  // the client has already left
       ++core_.counters().connections_accepted;
-      if (core_.counters().connections_live.load() >=
-          static_cast<std::int64_t>(core_.settings().connections_max)) {
+      ClientShare place;
+      if (!place.take(core_.connections(), client_of(socket), 1)) {
         ++core_.counters().connections_refused;
         continue;  // the socket closes
       }
-      auto connection =
-          std::make_shared<Connection>(thread, std::move(socket), tls_ ? tls_->accept() : nullptr);
+      auto connection = std::make_shared<Connection>(
+          thread, std::move(socket), tls_ ? tls_->accept() : nullptr, std::move(place));
       asio::post(thread.context(), [connection] { connection->start(); });
     }
     wait_to_accept();
@@ -164,6 +181,7 @@ Server::~Server() {
 
 Result<std::unique_ptr<Server>> Server::start(ServerSettings settings, const Clock& clock) {
   if (!settings.files_dir.empty()) settings.http.upload_path = kFilesPath;
+  fit_descriptors(settings);
   std::unique_ptr<Server> server(new Server(std::make_unique<Core>(std::move(settings), clock)));
   const ServerSettings& used = server->core_->settings();
   if (!used.files_dir.empty()) {

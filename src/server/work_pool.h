@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads for work that would block an I/O thread: large bodies, grammars. Clients take turns, so
-// that nobody waits behind all that another has sent. The queue is bounded; submit() returns false
-// when it is full, and to a client that has as much in it as is left.
+// that nobody waits behind all that another has sent, and one of the threads is kept for those who
+// have none. The queue is bounded; submit() returns false when it is full, and to a client that has
+// as much in it as is left.
 #pragma once
 
 #include <condition_variable>
@@ -18,6 +19,7 @@ namespace koho::server {
 
 class WorkPool {
  public:
+  /// `threads`: for one client; there is one more.
   WorkPool(std::int32_t threads, std::size_t queue_max);
   /// Drops work that has not started.
   ~WorkPool();
@@ -28,13 +30,19 @@ class WorkPool {
   [[nodiscard]] bool submit(std::uint64_t client, std::function<void()> work);
 
  private:
+  struct Client {
+    std::deque<std::function<void()>> queue{};
+    std::int32_t running = 0;
+  };
   void run();
+  std::deque<std::uint64_t>::iterator next();
 
+  std::int32_t client_threads_;
   std::size_t queue_max_;
   std::mutex mutex_;
   std::condition_variable arrived_;
-  std::map<std::uint64_t, std::deque<std::function<void()>>> queues_;  // by client; none is empty
-  std::deque<std::uint64_t> turns_;                                    // the clients that have one
+  std::map<std::uint64_t, Client> clients_;  // that have work
+  std::deque<std::uint64_t> turns_;          // of those with a queue
   std::size_t queued_ = 0;
   bool stopping_ = false;
   std::vector<std::thread> threads_;

@@ -28,5 +28,31 @@ TEST(BatchRecords, OfOneKeyLeaveRoomForThoseOfOthers) {
   EXPECT_FALSE(add("a", own));
 }
 
+TEST(BatchRecords, ThatAreOverAreForgottenOfWhoeverHasTheMost) {
+  const koho::testing::TemporaryDirectory directory;
+  BatchRecords records(directory.path(), 10);
+  ASSERT_TRUE(records.read().ok());
+  const auto add = [&](const std::string& owner, int number) {
+    BatchRecord record{.id = "batch_" + owner + std::to_string(number),
+                       .owner = owner,
+                       .created_at = 100 + number};
+    record.enter(BatchStatus::validating, 1);
+    ASSERT_TRUE(records.add(record).ok());
+    records.end_check(record.id, {.total = 0, .faults = {{.code = "empty_file"}}});
+  };
+  add("old", 1);
+  add("old", 2);
+  for (int i = 10; i < 40; ++i) add("new", i);
+  records.forget_old();
+  EXPECT_EQ(records.list("old").size(), 2U);
+  const std::vector<BatchRecord> left = records.list("new");
+  ASSERT_EQ(left.size(), 8U);
+  EXPECT_EQ(left.front().id, "batch_new39");
+  EXPECT_EQ(left.back().id, "batch_new32");
+  BatchRecords again(directory.path(), 10);
+  ASSERT_TRUE(again.read().ok());
+  EXPECT_EQ(again.list("new").size(), 8U);
+}
+
 }  // namespace
 }  // namespace koho::server

@@ -13,7 +13,6 @@
 
 #include "client.h"
 #include "raw_requests.h"
-#include "server/multipart.h"
 #include "tests/support/temporary_directory.h"
 #include "tiny_server.h"
 
@@ -289,6 +288,36 @@ TEST_F(Batches, GoOnInTheNextServer) {
   EXPECT_EQ(read_lines(server->port(), text_at(batch, "error_file_id")).size(), 1U);
 }
 
+TEST_F(Batches, WaitForRoomOnAFullDisk) {
+  std::string id;
+  {
+    const auto server = start();
+    id = text_at(create(server->port(), lines(40, 40)), "id");
+    wait_for(server->port(), id,
+             [](const Json& batch) { return text_at(batch, "request_counts.completed") != "0"; });
+  }
+  const std::filesystem::path part = directory_.path() / "batches" / (id + ".output");
+  const std::filesystem::path aside = directory_.path() / "aside";
+  std::filesystem::rename(part, aside);
+  std::filesystem::create_symlink("/dev/full", part);
+  {
+    const auto server = start();
+    for (int i = 0; i < 1000 && server->serving().engine.statistics().requests_completed == 0; ++i)
+      call(server->port(), "GET", "/livez");
+    const Json batch = wait_for(server->port(), id, [&](const Json& now) {
+      return is_over(now) || server->counters().requests_live.load() == 0;
+    });
+    EXPECT_EQ(text_at(batch, "status"), "in_progress");
+    EXPECT_EQ(text_at(batch, "request_counts.completed"), "0");
+  }
+  std::filesystem::remove(part);
+  std::filesystem::rename(aside, part);
+  const auto server = start();
+  const Json batch = wait_for(server->port(), id, is_over);
+  EXPECT_EQ(text_at(batch, "status"), "completed");
+  EXPECT_EQ(read_lines(server->port(), text_at(batch, "output_file_id")).size(), 40U);
+}
+
 TEST_F(Batches, BelongToTheirKeyAndItsLimits) {
   const auto server = start([](ServerSettings& settings) {
     settings.api_keys = {ApiKeySettings("sk-a"), ApiKeySettings("sk-b")};
@@ -465,24 +494,6 @@ TEST_F(Batches, LinesThatGiveWayAreNotHeldAgainstTheirKey) {
   const Json batch = wait_for(server->port(), id, is_over, "sk-a");
   EXPECT_EQ(text_at(batch, "request_counts.completed"), "1");
   EXPECT_EQ(key->usage().refused, 0U);
-}
-
-TEST(Multipart, ReadsWhatClientsSendAndRefusesTheRest) {
-  const std::string good = "preamble\r\n" + part("purpose", "batch") +
-                           part("file", "a\r\n--other\r\nb", "x \\\"y\\\".jsonl") + "--" +
-                           std::string(kBoundary) + "--";
-  const auto form = read_form("multipart/form-data; boundary=\"koho-boundary\"", good);
-  ASSERT_TRUE(form.ok()) << form.error().message;
-  ASSERT_EQ(form->size(), 2U);
-  EXPECT_EQ((*form)[0].content, "batch");
-  EXPECT_EQ((*form)[1].filename, "x \"y\".jsonl");
-  EXPECT_EQ((*form)[1].content, "a\r\n--other\r\nb");
-  EXPECT_FALSE(read_form("multipart/form-data", good).ok());
-  // Every beginning of it ends without a crash, and is refused.
-  for (std::size_t bytes = 0; bytes < good.size(); ++bytes)
-    EXPECT_FALSE(
-        read_form("multipart/form-data; boundary=koho-boundary", good.substr(0, bytes)).ok())
-        << bytes;
 }
 
 }  // namespace

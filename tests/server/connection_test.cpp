@@ -136,12 +136,12 @@ TEST(Connection, ARequestHasTheIdItsClientGaveIt) {
   }
 }
 
-/// Blocks the only thread of a server's pool until release().
+/// Blocks both threads of a pool, one of which is for other clients, until release().
 class HeldPool {
  public:
   explicit HeldPool(WorkPool& pool) {
-    const auto wait = [released = released_] { released->get_future().wait(); };
-    EXPECT_TRUE(pool.submit(0, wait));
+    const auto wait = [released = released_->get_future().share()] { released.wait(); };
+    for (const std::uint64_t client : {0U, 1U}) EXPECT_TRUE(pool.submit(client, wait));
   }
   ~HeldPool() { release(); }
   void release() {

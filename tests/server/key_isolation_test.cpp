@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one API key sees and does of another's requests: nothing.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <future>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -93,18 +95,25 @@ TEST(KeyIsolation, AKeyThatIsTakenAwayWhileTheBodyArrivesIsRefused) {
 
 TEST(WorkPool, ClientsTakeTurns) {
   std::promise<void> begin;
+  const std::shared_future<void> begun = begin.get_future().share();
+  std::mutex mutex;
   std::vector<int> order;
   std::promise<void> done;
   {
     WorkPool pool(1, 100);
-    ASSERT_TRUE(pool.submit(1, [&] { begin.get_future().wait(); }));
+    for (const std::uint64_t client : {1U, 4U})  // one for each thread
+      ASSERT_TRUE(pool.submit(client, [&] { begun.wait(); }));
+    const auto note = [&](int client) {
+      const std::lock_guard lock(mutex);
+      order.push_back(client);
+    };
     for (int i = 0; i < 40; ++i) {
-      const bool taken = pool.submit(1, [&order] { order.push_back(1); });
+      const bool taken = pool.submit(1, [&] { note(1); });
       ASSERT_TRUE(taken) << i;
     }
-    ASSERT_TRUE(pool.submit(2, [&order] { order.push_back(2); }));
+    ASSERT_TRUE(pool.submit(2, [&] { note(2); }));
     ASSERT_TRUE(pool.submit(3, [&] {
-      order.push_back(3);
+      note(3);
       done.set_value();
     }));
     begin.set_value();
@@ -113,6 +122,25 @@ TEST(WorkPool, ClientsTakeTurns) {
   const auto place = [&](int client) { return std::ranges::find(order, client) - order.begin(); };
   EXPECT_LE(place(2), 2);
   EXPECT_LE(place(3), 3);
+}
+
+TEST(WorkPool, OneClientNeverHasAllThreads) {
+  std::promise<void> running;
+  std::promise<void> begin;
+  const std::shared_future<void> begun = begin.get_future().share();
+  WorkPool pool(1, 100);
+  ASSERT_TRUE(pool.submit(1, [&running, begun] {
+    running.set_value();
+    begun.wait();
+  }));
+  running.get_future().wait();
+  ASSERT_TRUE(pool.submit(1, [begun] { begun.wait(); }));
+  std::promise<void> ran;
+  std::future<void> other = ran.get_future();
+  ASSERT_TRUE(pool.submit(2, [&] { ran.set_value(); }));
+  EXPECT_EQ(other.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  begin.set_value();
+  other.wait();
 }
 
 TEST(WorkPool, OneClientLeavesRoomForOthers) {

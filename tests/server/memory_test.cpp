@@ -185,43 +185,50 @@ INSTANTIATE_TEST_SUITE_P(Bodies,
 
 TEST(BodyBudget, KeepsRoomForSmallBodies) {
   BodyBudget budget(8'000'000);
-  BodyShare first(budget);
-  BodyShare second(budget);
-  EXPECT_TRUE(first.grow(5'000'000));
+  BodyShare first(budget, 1);
+  BodyShare second(budget, 2);
+  EXPECT_FALSE(first.grow(3'600'000)) << "half of what is not for small bodies";
+  EXPECT_TRUE(first.grow(3'500'000));
+  EXPECT_FALSE(second.grow(2'000'000)) << "more than would be left";
+  EXPECT_TRUE(second.grow(1'750'000));
   EXPECT_FALSE(budget.is_scarce());
-  EXPECT_FALSE(second.grow(2'500'000)) << "the last eighth is for small bodies";
-  EXPECT_TRUE(second.grow(2'000'000));
+  BodyShare third(budget, 3);
+  EXPECT_FALSE(third.grow(900'000)) << "the last eighth is for small bodies";
+  EXPECT_TRUE(third.grow(875'000));
   EXPECT_TRUE(budget.is_scarce());
-  BodyShare small(budget);
+  BodyShare small(budget, 4);
   EXPECT_TRUE(small.grow(200'000));
   EXPECT_TRUE(small.grow(250'000));
-  EXPECT_FALSE(small.grow(300'000)) << "it is no small body any more";
+  EXPECT_FALSE(small.grow(450'000)) << "it is no small body any more";
   first.resize(1'000);
-  EXPECT_TRUE(small.grow(300'000));
+  EXPECT_TRUE(small.grow(450'000));
   BodyShare moved = std::move(small);
-  EXPECT_EQ(budget.bytes(), 1'000U + 2'000'000U + 300'000U);
+  EXPECT_EQ(budget.bytes(), 1'000U + 1'750'000U + 875'000U + 450'000U);
   moved = BodyShare(budget);
-  EXPECT_EQ(budget.bytes(), 2'001'000U);
+  EXPECT_EQ(budget.bytes(), 2'626'000U);
+  first.hold(9'000'000);
+  EXPECT_TRUE(budget.is_used_up(1));
+  EXPECT_FALSE(budget.is_used_up(5)) << "it holds nothing";
 }
 
 TEST(BodyBudget, RefusesBodiesBeyondItWith503AndServesTheOthers) {
   TinyServer server([](ServerSettings& settings) {
     settings.http.body_bytes = 4'000'000;
-    settings.bodies_bytes_max = 1;  // the least budget: three bodies
+    settings.bodies_bytes_max = 1;  // the least budget: four bodies
   });
   const std::string head =
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Content-Length: 4000000\r\n\r\n";
   std::vector<std::unique_ptr<Client>> clients;
-  for (int i = 0; i < 2; ++i) {  // large bodies may use seven eighths of it
-    clients.push_back(std::make_unique<Client>(server.port()));
+  for (const char* from : {"127.0.0.1", "127.0.0.2"}) {  // large bodies may use seven eighths of it
+    clients.push_back(std::make_unique<Client>(server.port(), from));
     ASSERT_TRUE(clients.back()->send(head + std::string(3'500'000, ' ')));
   }
   BodyBudget& budget = server.server().core().bodies();
   for (int i = 0; i < 10'000 && budget.bytes() < 7'500'000; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   ASSERT_GE(budget.bytes(), 7'500'000U);
-  Client late(server.port());
+  Client late(server.port(), "127.0.0.3");
   late.send(head + std::string(3'500'000, ' '));
   const std::optional<Reply> refused = late.read_reply();
   ASSERT_TRUE(refused);

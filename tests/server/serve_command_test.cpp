@@ -366,13 +366,44 @@ TEST(ServeCommand, ServesADirectoryWithoutWeightsWithRandomOnes) {
   std::filesystem::remove_all(directory);
 }
 
-TEST(ServeCommand, WaitsForDescriptorsWithoutSpinning) {
-  Process process(serving(), [] {
-    const rlimit few{.rlim_cur = 64, .rlim_max = 64};
+TEST(ServeCommand, ConnectionsLeaveDescriptorsForFilesAndOtherAddresses) {
+  const std::filesystem::path directory =
+      testing::TempDir() + "koho_serve_descriptors_" + std::to_string(getpid());
+  Process process(serving({"--files-dir", directory.string()}), [] {
+    const rlimit few{.rlim_cur = 64, .rlim_max = 256};
     setrlimit(RLIMIT_NOFILE, &few);
   });
   const std::uint16_t port = process.ready_port();
   ASSERT_NE(port, 0) << process.output();
+  EXPECT_TRUE(process.says("ulimit -n is 256: at most 64 connections"));
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 300; ++i) clients.push_back(std::make_unique<Client>(port));
+  EXPECT_TRUE(clients.back()->sees_end());
+  EXPECT_EQ(clients.front()->get("/livez")->status, 200);
+  Client other(port, "127.0.0.2");
+  const std::string form =
+      "--B\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--B\r\n"
+      "Content-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nx\r\n--B--\r\n";
+  ASSERT_TRUE(
+      other.send("POST /v1/files HTTP/1.1\r\nHost: localhost\r\n"
+                 "Content-Type: multipart/form-data; boundary=B\r\nContent-Length: " +
+                 std::to_string(form.size()) + "\r\n\r\n" + form));
+  const std::optional<Reply> kept = other.read_reply();
+  ASSERT_TRUE(kept);
+  EXPECT_EQ(kept->status, 200) << kept->body;
+  clients.clear();
+  process.signal(SIGTERM);
+  EXPECT_EQ(process.wait(), 0) << process.output();
+  std::filesystem::remove_all(directory);
+}
+
+TEST(ServeCommand, WaitsForDescriptorsWithoutSpinning) {
+  Process process(serving());
+  const std::uint16_t port = process.ready_port();
+  ASSERT_NE(port, 0) << process.output();
+  // Taken away from the server that runs: it leaves some for others of those that it found.
+  const rlimit few{.rlim_cur = 64, .rlim_max = 64};
+  ASSERT_EQ(prlimit(process.pid(), RLIMIT_NOFILE, &few, nullptr), 0);
   {
     std::vector<std::unique_ptr<Client>> clients;
     for (int i = 0; i < 100; ++i) clients.push_back(std::make_unique<Client>(port));

@@ -27,6 +27,7 @@ std::unique_ptr<Runtime> start_tiny_runtime(const TinyRuntimeSizes& sizes) {
   options.sequences_max = sizes.sequences;
   options.context_max = 2048;
   options.queue_max = sizes.queue;
+  options.clients_share = true;
   return value_or_abort(
       Runtime::start(std::filesystem::path(KOHO_SOURCE_DIR) / "models" / "tiny", options));
 }

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Something of which the server has so many, shared among clients: one has no more than are left
+// beside, so that one alone has half, n have 1/(n+1) each, and whoever comes later finds some.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+namespace koho::server {
+
+/// Threads: any.
+class ClientShares {
+ public:
+  explicit ClientShares(std::int64_t most = 0) : most_(most) {}
+  ClientShares(const ClientShares&) = delete;
+  ClientShares& operator=(const ClientShares&) = delete;
+
+  /// Before any is taken.
+  void set_most(std::int64_t most) { most_ = most; }
+  /// False: `client` has as many as are left. The first one is given if there is one.
+  [[nodiscard]] bool take(std::uint64_t client, std::int64_t number) {
+    const std::lock_guard lock(mutex_);
+    const auto found = owned_.find(client);
+    const std::int64_t own = found == owned_.end() ? 0 : found->second;
+    const std::int64_t left = most_ - taken_ - number;
+    if (left < 0 || (own + number > left && own + number > 1)) return false;
+    owned_[client] += number;
+    taken_ += number;
+    return true;
+  }
+  void give_back(std::uint64_t client, std::int64_t number) {
+    const std::lock_guard lock(mutex_);
+    const auto found = owned_.find(client);
+    if ((found->second -= number) == 0) owned_.erase(found);
+    taken_ -= number;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<std::uint64_t, std::int64_t> owned_;  // none is 0
+  std::int64_t most_;
+  std::int64_t taken_ = 0;
+};
+
+/// What one client took; given back with this.
+class ClientShare {
+ public:
+  ClientShare() = default;
+  ~ClientShare() { give_back(); }
+  ClientShare(ClientShare&& other) noexcept
+      : shares_(std::exchange(other.shares_, nullptr)),
+        client_(other.client_),
+        number_(other.number_) {}
+  ClientShare& operator=(ClientShare&& other) noexcept {
+    give_back();
+    shares_ = std::exchange(other.shares_, nullptr);
+    client_ = other.client_;
+    number_ = other.number_;
+    return *this;
+  }
+
+  /// False: there is nothing for this client, and the share stays empty. Requires: it is empty.
+  [[nodiscard]] bool take(ClientShares& shares, std::uint64_t client, std::int64_t number) {
+    if (!shares.take(client, number)) return false;
+    shares_ = &shares;
+    client_ = client;
+    number_ = number;
+    return true;
+  }
+  void give_back() {
+    if (shares_ != nullptr) std::exchange(shares_, nullptr)->give_back(client_, number_);
+  }
+
+ private:
+  ClientShares* shares_ = nullptr;
+  std::uint64_t client_ = 0;
+  std::int64_t number_ = 0;
+};
+
+}  // namespace koho::server

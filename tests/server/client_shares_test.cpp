@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// Places, memory and threads that one client cannot take from the others: clients differ by their
+// addresses.
+#include "server/client_shares.h"
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "client.h"
+#include "tiny_server.h"
+
+namespace koho::server {
+namespace {
+
+constexpr const char* kOther = "127.0.0.2";
+
+std::string request_of(const std::string& path, const std::string& body) {
+  return "POST " + path +
+         " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
+         std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
+bool comes_true(const auto& condition) {
+  for (int i = 0; i < 20'000 && !condition(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return condition();
+}
+
+TEST(ClientShares, OneAloneHasHalfAndWhoeverComesFindsSome) {
+  ClientShares shares(8);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(shares.take(1, 1)) << i;
+  EXPECT_FALSE(shares.take(1, 1));
+  EXPECT_FALSE(shares.take(2, 3));
+  EXPECT_TRUE(shares.take(2, 2));
+  EXPECT_TRUE(shares.take(3, 1));
+  EXPECT_TRUE(shares.take(4, 1)) << "the first one is given if there is one";
+  EXPECT_FALSE(shares.take(5, 1));
+  shares.give_back(1, 4);
+  {
+    ClientShare one;
+    EXPECT_TRUE(one.take(shares, 5, 2));
+    EXPECT_FALSE(shares.take(5, 1));
+    ClientShare moved = std::move(one);
+  }
+  EXPECT_TRUE(shares.take(5, 2)) << "it was given back";
+}
+
+TEST(ClientShares, APromptListThatFillsTheQueueLeavesPlacesForAnotherAddress) {
+  const std::unique_ptr<Runtime> runtime =
+      start_tiny_runtime({.threads = 2, .sequences = 2, .queue = 14});
+  TinyServer server({}, *runtime);
+  const auto list_of = [](int prompts, const std::string& more) {
+    std::string list = "[5,6]";
+    for (int i = 1; i < prompts; ++i) list += ",[5,6]";
+    return R"({"model":"tiny","prompt":[)" + list + "]," + more + "}";
+  };
+  EXPECT_EQ(post(server.port(), "/v1/completions", list_of(17, R"("max_tokens":1)")).status, 429);
+  Client many(server.port());
+  ASSERT_TRUE(many.send(request_of(
+      "/v1/completions", list_of(16, R"("max_tokens":1900,"ignore_eos":true,"stream":true)"))));
+  ASSERT_TRUE(many.read_until("data: "));
+  EXPECT_EQ(post(server.port(), "/v1/completions", list_of(1, R"("max_tokens":1)")).status, 429);
+  Client other(server.port(), kOther);
+  const std::optional<Reply> reply = other.post(
+      "/v1/completions", R"({"model":"tiny","prompt":[7,8],"max_tokens":3,"ignore_eos":true})");
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->status, 200) << reply->body;
+  many.reset();
+  EXPECT_TRUE(server.becomes_idle());
+  EXPECT_EQ(post(server.port(), "/v1/completions",
+                 R"({"model":"tiny","prompt":[[5],[6]],"n":8,"max_tokens":1})")
+                .status,
+            200)
+      << "the places come back";
+}
+
+TEST(ClientShares, BodiesOfOneAddressLeaveMemoryForThoseOfAnother) {
+  TinyServer server([](ServerSettings& settings) {
+    settings.http.body_bytes = 4'000'000;
+    settings.bodies_bytes_max = 1;  // the least budget: four bodies
+  });
+  BodyBudget& budget = server.server().core().bodies();
+  const auto begun = [](std::size_t bytes) {
+    return "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+           "Content-Length: " +
+           std::to_string(bytes + 1) + "\r\n\r\n" + std::string(bytes, ' ');
+  };
+  std::vector<std::unique_ptr<Client>> clients;
+  for (const std::size_t bytes : {3'900'000U, 3'900'000U, 900'000U, 250'000U, 60'000U, 4000U, 200U})
+    for (int i = 0; i < 40; ++i) {
+      const std::size_t before = budget.bytes();
+      const std::uint64_t refused = server.counters().rejected_full.load();
+      const auto is_refused = [&] { return server.counters().rejected_full.load() > refused; };
+      clients.push_back(std::make_unique<Client>(server.port()));
+      ASSERT_TRUE(clients.back()->send(begun(bytes)));
+      ASSERT_TRUE(comes_true([&] { return budget.bytes() > before || is_refused(); }));
+      if (is_refused()) break;
+    }
+  EXPECT_LE(budget.bytes(), 8'000'000U) << "half of it";
+  for (const std::size_t bytes : {10U, 5000U, 1'000'000U}) {
+    Client other(server.port(), kOther);
+    const std::string body =
+        R"({"model":"tiny","max_tokens":1,"prompt":[7],"x":")" + std::string(bytes, 'x') + "\"}";
+    const std::optional<Reply> reply = other.post("/v1/completions", body);
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->status, 200) << bytes << " " << reply->body;
+  }
+  clients.clear();
+  EXPECT_TRUE(comes_true([&] { return budget.bytes() == 0; }));
+}
+
+TEST(ClientShares, AnswersThatNobodyReadsAreBoundedForTheirAddress) {
+  TinyServer server([](ServerSettings& settings) {
+    settings.http.body_bytes = 4'000'000;
+    settings.bodies_bytes_max = 1;  // 16 MB of bodies, and of unread answers
+  });
+  std::string ids = "1525";  // the longest token: 4 MB of text
+  for (int i = 1; i < 200'000; ++i) ids += ",1525";
+  const std::string request = request_of("/detokenize", R"({"tokens":[)" + ids + "]}");
+  std::vector<std::unique_ptr<Client>> deaf;
+  int refused = 0;
+  for (int i = 0; i < 12; ++i) {
+    deaf.push_back(std::make_unique<Client>(server.port()));
+    deaf.back()->set_receive_buffer(4096);
+    ASSERT_TRUE(deaf.back()->send(request));
+    ASSERT_TRUE(deaf.back()->read_until("\r\n"));
+    if (deaf.back()->pending().starts_with("HTTP/1.1 429")) ++refused;
+  }
+  EXPECT_GE(refused, 9);
+  EXPECT_LE(server.server().core().unread_answers().bytes(), 16'000'000U);
+  EXPECT_EQ(get(server.port(), "/livez").status, 200);
+  Client other(server.port(), kOther);
+  const std::optional<Reply> reply = other.post("/detokenize", R"({"tokens":[1525]})");
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->status, 200) << reply->body;
+  deaf.clear();
+  EXPECT_TRUE(comes_true([&] { return server.server().core().unread_answers().bytes() == 0; }));
+  EXPECT_EQ(post(server.port(), "/detokenize", R"({"tokens":[1525]})").status, 200);
+}
+
+TEST(ClientShares, ConnectionsOfOneAddressLeaveSomeForAnother) {
+  TinyServer server([](ServerSettings& settings) { settings.connections_max = 6; });
+  std::vector<std::unique_ptr<Client>> many;
+  for (int i = 0; i < 8; ++i) many.push_back(std::make_unique<Client>(server.port()));
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(many[static_cast<std::size_t>(i)]->get("/livez")->status, 200);
+  EXPECT_TRUE(many.back()->sees_end());
+  Client other(server.port(), kOther);
+  const std::optional<Reply> reply = other.get("/livez");
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->status, 200);
+  EXPECT_EQ(server.counters().connections_refused.load(), 5U);
+  many.clear();
+  EXPECT_TRUE(comes_true([&] { return server.counters().connections_live.load() == 1; }));
+  EXPECT_EQ(get(server.port(), "/livez").status, 200);
+}
+
+TEST(ClientShares, RequestsInOneWriteGiveWayToAnotherConnection) {
+  constexpr int kRequests = 1000;
+  TinyServer server([](ServerSettings& settings) { settings.io_threads = 1; });
+  Client other(server.port(), kOther);
+  ASSERT_EQ(other.get("/livez")->status, 200);
+  Client many(server.port());
+  ASSERT_EQ(many.get("/livez")->status, 200);
+  std::string requests;
+  for (int i = 0; i < kRequests; ++i)
+    requests += "HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  ASSERT_TRUE(many.send(requests));
+  ASSERT_TRUE(many.read_more());  // the first is answered
+  ASSERT_EQ(other.get("/livez")->status, 200);
+  EXPECT_LE(server.server().core().responses().at("/metrics")[0], kRequests / 2U);
+  EXPECT_TRUE(many.read_until("HTTP/1.1 200 OK", kRequests)) << "none is lost";
+}
+
+TEST(ClientShares, AFullPoolRefusesAndLeavesTheConnectionsThreadFree) {
+  TinyServer server([](ServerSettings& settings) { settings.text_threads = 1; });
+  constexpr std::uint64_t kLoopback = std::uint64_t{1} << 32U | 0x7f000001U;
+  WorkPool& pool = server.server().core().pool();
+  std::promise<void> begin;
+  std::promise<void> end;
+  const std::shared_future<void> ended = end.get_future().share();
+  ASSERT_TRUE(pool.submit(kLoopback, [&begin, ended] {
+    begin.set_value();
+    ended.wait();
+  }));
+  begin.get_future().wait();
+  for (int i = 0; i < 10'000 && pool.submit(kLoopback, [] {}); ++i) {
+  }
+  const std::string large = R"({"prompt":")" + std::string(5000, 'x') + "\"}";
+  EXPECT_EQ(post(server.port(), "/tokenize", large).status, 503);
+  Client other(server.port(), kOther);
+  EXPECT_EQ(other.post("/tokenize", large)->status, 200);
+  end.set_value();
+  EXPECT_TRUE(comes_true([&] { return post(server.port(), "/tokenize", large).status == 200; }));
+}
+
+}  // namespace
+}  // namespace koho::server
