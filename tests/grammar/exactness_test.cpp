@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Grammars that allowed more than their schema or expression does, or masks that were another's:
+// what random schemas and expressions found against Python's `jsonschema` and `regex`.
+#include <memory>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "base/json_writer.h"
+#include "grammar/constraint.h"
+#include "grammar/grammar_compiler.h"
+#include "grammar_accepts.h"
+#include "grammar_walk.h"
+
+namespace koho::testing {
+namespace {
+
+GrammarCompiler& compiler() {
+  static GrammarCompiler made(tiny_tokenizer(), 4096, patient_limits());
+  return made;
+}
+
+struct Case {
+  const char* name;
+  std::string source;
+  std::vector<std::string> allowed;
+  std::vector<std::string> excluded;
+};
+
+void PrintTo(const Case& one, std::ostream* out) {
+  *out << one.name;
+}
+
+std::string name_of(const ::testing::TestParamInfo<Case>& one) {
+  return one.param.name;
+}
+
+void expect_exact(const Case& one, const Constraint& constraint) {
+  const auto compiled = compiler().compile(constraint);
+  ASSERT_TRUE(compiled.ok()) << compiled.error().message;
+  for (const std::string& text : one.allowed) EXPECT_TRUE(accepts(**compiled, text)) << text;
+  for (const std::string& text : one.excluded) EXPECT_FALSE(accepts(**compiled, text)) << text;
+}
+
+// ---- schemas
+
+class ExactSchema : public ::testing::TestWithParam<Case> {};
+
+TEST_P(ExactSchema, AllowsNoMore) {
+  expect_exact(GetParam(), Constraint::json_schema(GetParam().source));
+}
+
+std::vector<Case> objects() {
+  return {
+      {"names_of_no_members",
+       R"({"type":"object","propertyNames":{"enum":["a","b"]},"additionalProperties":false})",
+       {"{}"},
+       {R"({"a":1})"}},
+      {"a_member_that_cannot_be_beside_other_types",
+       R"({"type":["object","string"],"properties":{"a":false,"b":{}},"required":["a","b"]})",
+       {R"("x")"},
+       {R"({"b":1})", "{}"}},
+      {"an_undeclared_member_beside_other_types",
+       R"({"type":["object","string"],"required":["a"],"additionalProperties":false})",
+       {R"("x")"},
+       {"{}"}},
+      {"not_required_of_other_types",
+       R"({"type":["string","object"],"properties":{"a":{},"b":{}},"not":{"required":["a"]}})",
+       {"{}", R"({"b":1})"},
+       {R"("x")", R"({"a":1})"}},
+      {"an_option_without_a_type",
+       R"({"type":["integer","object"],"properties":{"b":{}},
+           "anyOf":[{"oneOf":[{"type":"integer","minimum":2},{"type":"string"}]},
+                    {"type":"object","required":["b"]}]})",
+       {"2", R"({"b":1})"},
+       {"1", "{}"}},
+  };
+}
+
+std::vector<Case> arrays() {
+  return {
+      {"an_item_that_cannot_be",
+       R"({"type":"array","prefixItems":[{"type":"boolean"},false,{"type":"number"}]})",
+       {"[]", "[true]"},
+       {"[true,true]", "[true,true,1]"}},
+      {"an_item_without_a_value",
+       R"({"type":"array","prefixItems":[{"type":"null"},{"enum":["a"],"type":"integer"}]})",
+       {"[]", "[null]"},
+       {R"([null,"a"])"}},
+      {"fewer_items_than_schemas",
+       R"({"type":"array","prefixItems":[{"type":"null"},{"type":"boolean"}],"maxItems":1})",
+       {"[]", "[null]"},
+       {"[null,true]"}},
+      {"more_items_than_schemas",
+       R"({"type":"array","prefixItems":[{"type":"null"}],"minItems":2})",
+       {R"([null,1])", R"([null,"a",2])"},
+       {"[null]", "[1,1]"}},
+  };
+}
+
+std::vector<Case> numbers() {
+  return {
+      {"integers_above_a_half", R"({"type":"integer","minimum":0.5})", {"1", "20"}, {"0", "-1"}},
+      {"integers_between_fractions",
+       R"({"type":"integer","exclusiveMinimum":-1.5,"exclusiveMaximum":1.5})",
+       {"-1", "0", "1"},
+       {"-2", "2"}},
+      {"integers_below_a_fraction",
+       R"({"type":["integer","null"],"maximum":-0.5})",
+       {"-1", "null"},
+       {"0"}},
+      {"a_constant_beyond_doubles",
+       R"({"allOf":[{"enum":[9007199254740993,7]},{"enum":[9007199254740992.0,7]}]})",
+       {"7"},
+       {"9007199254740992", "9007199254740993"}},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Objects, ExactSchema, ::testing::ValuesIn(objects()), name_of);
+INSTANTIATE_TEST_SUITE_P(Arrays, ExactSchema, ::testing::ValuesIn(arrays()), name_of);
+INSTANTIATE_TEST_SUITE_P(Numbers, ExactSchema, ::testing::ValuesIn(numbers()), name_of);
+
+/// Each dropped a keyword when it rewrote the schema.
+TEST(ExactSchemas, AreRefusedWhereARewriteWouldDropAKeyword) {
+  for (const char* schema : {
+           R"({"type":"array","items":{"enum":[1,2]},"uniqueItems":true,"contains":{"const":1}})",
+           R"({"type":"array","items":{"enum":[1,2],"minimum":2},"uniqueItems":true})",
+           R"({"type":"array","items":{"enum":[1,2]},"uniqueItems":true,"minItems":2.0})",
+           R"({"type":"array","items":{"enum":[1,2]},"uniqueItems":true,
+               "anyOf":[{"prefixItems":[{"const":2}]},{"minItems":3}]})",
+           R"({"enum":[[1,1],[1]],"uniqueItems":true,"allOf":[{"type":"array"},{}]})",
+           R"({"allOf":[{"type":"object","patternProperties":{"^b$":{"type":"string"}}},
+                        {"additionalProperties":{"type":"integer"}}]})",
+           R"({"oneOf":[{"type":"integer"},{"required":["b"],"additionalProperties":false}]})",
+           R"({"required":["b"],"additionalProperties":false,
+               "oneOf":[{"type":"integer","minimum":2},true]})",
+           R"({"properties":{"x":{"$id":"http://a/x","$defs":{"n":{"type":"string"}},
+                "$ref":"#/$defs/n"}},"$defs":{"n":{"type":"integer"}},"required":["x"]})",
+       }) {
+    const auto compiled = compiler().compile(Constraint::json_schema(schema));
+    EXPECT_FALSE(compiled.ok()) << schema;
+    if (compiled.ok()) continue;
+    EXPECT_EQ(compiled.error().reason, kUnsupportedSchema) << compiled.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace koho::testing
