@@ -148,5 +148,80 @@ TEST(ExactSchemas, AreRefusedWhereARewriteWouldDropAKeyword) {
   }
 }
 
+// ---- expressions
+
+class ExactExpression : public ::testing::TestWithParam<Case> {};
+
+TEST_P(ExactExpression, AllowsNoMore) {
+  expect_exact(GetParam(), Constraint::regex(GetParam().source));
+}
+
+std::vector<Case> expressions() {
+  return {
+      {"a_dot_is_no_end_of_a_line", "a.b", {"axb", "aéb"}, {"a\nb", "a\rb"}},
+      {"a_dot_is_all_with_a_flag", "(?s)a.b", {"axb", "a\nb"}, {"ab"}},
+      {"two_flags", "(?is)a.b", {"AxB", "a\nb"}, {"ab"}},
+      {"a_hyphen_before_a_set", R"([+-\s]x)", {"+x", "-x", " x"}, {",x", "x"}},
+      {"a_hyphen_behind_a_set", R"([\w-.]é)", {"aé", "-é", ".é"}, {"/é", "~é"}},
+      {"a_hyphen_behind_a_range", R"([a-c-e]é)", {"bé", "-é", "eé"}, {"dé"}},
+      {"a_hyphen_before_a_property", R"([,-\p{Lu}]x)", {",x", "-x", "Äx"}, {".x", "ax"}},
+      {"two_digits_in_a_class", R"([\x20-\x7e2é])", {" ", "~", "2", "é"}, {"ޢ", "ߢ"}},
+      {"two_digits_of_a_character", R"(\x41b)", {"Ab"}, {"Л", "A"}},
+      {"a_control_character_before_a_digit", R"([\x1f2]é)", {"\x1fé", "2é"}, {"ǲé"}},
+      {"a_circumflex_first", R"([\^a]é)", {"^é", "aé"}, {"bé"}},
+      {"a_backslash_and_a_class", R"(\\[^\[\d])", {"\\a"}, {"\\[", "\\1", "a", "\\ab"}},
+      {"punctuation", R"(\p{P}{2})", {"!?", "\".", "«-"}, {"a.", "+!"}},
+      {"punctuation_in_a_class", R"([\p{P}x]+)", {"x!", "%&"}, {"y", "+"}},
+      {"all_of_a_property_in_no_class", R"([^\p{N}\p{P}])", {"a", "é", "日"}, {"۴", "1", "჻", "!"}},
+      {"control_characters_in_no_class", R"([^\p{Cc}a])", {"b", "é"}, {"\n", "\x01", "\x7f", "a"}},
+      {"symbols", R"(\p{S})", {"+", "<", "€"}, {"!", "a"}},
+      {"a_script_without_what_it_shares", R"(\p{Greek})", {"α", "Ω"}, {"a", "\u0345"}},
+      {"escapes_that_need_none", R"(a\@b\:\ \"\'\!\#)", {"a@b: \"'!#"}, {"a@b"}},
+      {"named_groups", "(?P<n1>a)(?<n_2>b)", {"ab"}, {"a", "n1"}},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Dialects, ExactExpression, ::testing::ValuesIn(expressions()), name_of);
+
+TEST(ExactExpressions, WhatDialectsReadDifferentlyIsRefused) {
+  struct Refused {
+    const char* expression;
+    const char* instead;
+  };
+  const Refused cases[] = {
+      {"a{1,3}+", "(?:a{2})+"}, {"a{2}{3}", "(?:a{2})+"},       {"a*+b", "(?:a{2})+"},
+      {"a{,2}", "write {0,2}"}, {"(?>a)b", "use (…) or (?:…)"},
+  };
+  for (const auto& [expression, instead] : cases)
+    for (const bool schema : {false, true}) {
+      const auto compiled = compiler().compile(
+          schema ? Constraint::json_schema(
+                       fmt::format(R"({{"type":"string","pattern":{}}})", json_string(expression)))
+                 : Constraint::regex(expression));
+      EXPECT_FALSE(compiled.ok()) << expression;
+      if (compiled.ok()) continue;
+      EXPECT_NE(compiled.error().message.find(instead), std::string::npos)
+          << compiled.error().message;
+    }
+}
+
+// ---- grammars
+
+TEST(ExactGrammars, EscapesThatReadersDisagreeOnAreRefused) {
+  for (const char* grammar : {R"(root ::= "\x41b")", R"(root ::= [\x41b])",
+                              R"(root ::= "\ud83d\ude00")", R"(root ::= [\uDC00-\uDFFF])"}) {
+    const auto compiled = compiler().compile(Constraint::ebnf(grammar));
+    EXPECT_FALSE(compiled.ok()) << grammar;
+    if (compiled.ok()) continue;
+    EXPECT_NE(compiled.error().message.find("write \\"), std::string::npos)
+        << compiled.error().message;
+  }
+  const Case good{"",
+                  "root ::= \"\\x41\" \"\\\\x41b\" \"\\u0041b\" # \"\\x41b\" 'é'\n",
+                  {"A\\x41bAb"},
+                  {"A\\x41bЛ"}};
+  expect_exact(good, Constraint::ebnf(good.source));
+}
+
 }  // namespace
 }  // namespace koho::testing

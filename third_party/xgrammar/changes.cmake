@@ -471,7 +471,19 @@ change(earley_parser.cc 2 [==[
 ]==] [==[
     if (sub_sequence[i] <= ch && ch <= sub_sequence[i + 1]) {
 ]==])
+# A class that begins with the character ^ is no class of all others, and a control character before a digit of hexadecimal numbers
+# keeps its two digits: "\x1f2" of a class is read as one character again.
+change(regex_converter.cc 1 [==[
+    if (res == "]" || res == "-") {
+      return "\\" + res;
+]==] [==[
+    if (res == "]" || res == "-" || res == "^") {
+      return "\\" + res;
+    } else if (res.rfind("\\x", 0) == 0 && res.size() == 4) {
+      return "\\u00" + res.substr(2);
+]==])
 compile_changed(earley_parser.cc)
+compile_changed(regex_converter.cc)
 compile_changed(grammar.cc)
 compile_changed(json_schema_converter.cc)
 compile_changed(fsm.cc)
