@@ -223,5 +223,74 @@ TEST(ExactGrammars, EscapesThatReadersDisagreeOnAreRefused) {
   expect_exact(good, Constraint::ebnf(good.source));
 }
 
+// ---- characters
+
+/// A token for each byte.
+std::vector<std::int32_t> byte_tokens(std::string_view bytes) {
+  std::vector<std::int32_t> ids;
+  for (const char byte : bytes)
+    for (std::int32_t id = 0; id < tiny_tokenizer().vocab_size(); ++id)
+      if (tiny_tokenizer().token_bytes(id) == std::string_view(&byte, 1)) {
+        ids.push_back(id);
+        break;
+      }
+  return ids;
+}
+
+bool accepts_bytes(const CompiledGrammar& grammar, std::string_view bytes) {
+  const std::unique_ptr<Matcher> matcher = *grammar.start();
+  const std::vector<std::int32_t> ids = byte_tokens(bytes);
+  EXPECT_EQ(ids.size(), bytes.size());
+  std::vector<std::uint32_t> mask(mask_words(4096));
+  for (const std::int32_t id : ids) {
+    EXPECT_TRUE(matcher->fill_mask(mask).ok());
+    const bool allowed = is_set(mask, id);
+    const bool accepted = matcher->accept(id).ok();
+    EXPECT_EQ(accepted, allowed);
+    if (!accepted) return false;
+  }
+  return matcher->can_end();
+}
+
+/// Bytes that are no character come to a client as several, which a length or a class forbids.
+TEST(ExactCharacters, AreThoseOfUtf8) {
+  const Constraint all[] = {
+      Constraint::json_schema(R"({"type":"string"})"),
+      Constraint::json_schema(R"({"type":"string","maxLength":1})"),
+      Constraint::json_schema(R"({"type":"string","pattern":"^[^a]$"})"),
+      Constraint::regex("\".\""),
+      Constraint::regex("\"[^a]\""),
+      Constraint::regex("\"[^aé]\""),
+      Constraint::ebnf("root ::= \"\\\"\" [^a] \"\\\"\""),
+      Constraint::ebnf("root ::= \"\\\"\" c \"\\\"\"\nc ::= [^a] | [^b]"),
+  };
+  for (const Constraint& constraint : all) {
+    const auto compiled = compiler().compile(constraint);
+    ASSERT_TRUE(compiled.ok()) << constraint.text << compiled.error().message;
+    for (const char* good : {"\"\x7f\"", "\"\xc2\x80\"", "\"\xe0\xa0\x80\"", "\"\xed\x9f\xbf\"",
+                             "\"\xee\x80\x80\"", "\"\xf0\x90\x80\x80\"", "\"\xf4\x8f\xbf\xbf\""})
+      EXPECT_TRUE(accepts_bytes(**compiled, good)) << constraint.text << good;
+    for (const char* bad : {"\"\xc0\x80\"", "\"\xc1\xbf\"", "\"\xe0\x80\x80\"", "\"\xe0\x9f\xbf\"",
+                            "\"\xed\xa0\x80\"", "\"\xed\xbf\xbf\"", "\"\xf0\x80\x80\x80\"",
+                            "\"\xf0\x8f\xbf\xbf\"", "\"\xf4\x90\x80\x80\"", "\"\xf7\xbf\xbf\xbf\""})
+      EXPECT_FALSE(accepts_bytes(**compiled, bad)) << constraint.text << bad;
+  }
+}
+
+/// Several parsers of JSON refuse half of a character.
+TEST(ExactCharacters, EscapesAreWhole) {
+  for (const Constraint& constraint :
+       {Constraint::json_object(), Constraint::json_schema(R"({"type":"object"})"),
+        Constraint::json_schema(R"({"type":"object","properties":{"a":{}}})")}) {
+    const auto compiled = compiler().compile(constraint);
+    ASSERT_TRUE(compiled.ok());
+    for (const char* good : {"\\u0041", "\\ud7FF", "\\uE000", "\\uD83d\\uDe00", "\\uffff\\n"})
+      EXPECT_TRUE(accepts(**compiled, fmt::format(R"({{"a":"{}"}})", good))) << good;
+    for (const char* bad : {"\\ud83d", "\\uDE00", "\\ud83dx", "\\ud83d\\n", "\\ud83d\\ud83d",
+                            "\\ud83d\\u0041", "\\ude00\\ud83d"})
+      EXPECT_FALSE(accepts(**compiled, fmt::format(R"({{"a":"{}"}})", bad))) << bad;
+  }
+}
+
 }  // namespace
 }  // namespace koho::testing
