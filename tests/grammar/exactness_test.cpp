@@ -292,5 +292,44 @@ TEST(ExactCharacters, EscapesAreWhole) {
   }
 }
 
+// ---- the cache of parts
+
+/// The mask of a rule was taken from another client's schema: it allowed a token that no text of
+/// this one has, which ended the answer.
+TEST(PartsCache, MasksAreAsThoseOfACompilerWithoutIt) {
+  constexpr std::string_view kClosed = R"({"type":"object","additionalProperties":false})";
+  std::vector<std::string> schemas;
+  for (const std::string_view other :
+       {"{}", R"({"type":"array"})", R"({"type":"string"})", R"({"type":"array","minItems":2})",
+        R"({"type":"object"})", R"({"type":"array","items":{"type":"array"}})",
+        R"({"type":"array","minItems":2,"maxItems":4})"}) {
+    schemas.push_back(fmt::format(R"({{"anyOf":[{},{}]}})", other, kClosed));
+    schemas.push_back(fmt::format(R"({{"anyOf":[{},{}]}})", kClosed, other));
+    schemas.push_back(fmt::format(R"({{"type":"array","items":{}}})", other));
+  }
+  GrammarLimits without = patient_limits();
+  without.parts_bytes_max = 0;
+  GrammarCompiler fresh(tiny_tokenizer(), 4096, without);
+  for (const bool backwards : {false, true}) {
+    GrammarCompiler sharing(tiny_tokenizer(), 4096, patient_limits());
+    for (std::size_t i = 0; i < schemas.size(); ++i) {
+      const std::string& schema = schemas[backwards ? schemas.size() - 1 - i : i];
+      const auto shared = sharing.compile(Constraint::json_schema(schema));
+      const auto own = fresh.compile(Constraint::json_schema(schema));
+      ASSERT_TRUE(shared.ok() && own.ok()) << schema;
+      std::vector<std::uint32_t> mask(mask_words(4096));
+      std::vector<std::uint32_t> expected(mask_words(4096));
+      for (const char* text : {"", "{", "[", "[[", "[{", "{\"a\":", "[1,", "[[1],"}) {
+        const std::unique_ptr<Matcher> one = matcher_behind(**shared, text);
+        const std::unique_ptr<Matcher> two = matcher_behind(**own, text);
+        ASSERT_EQ(one == nullptr, two == nullptr) << schema << " after " << text;
+        if (one == nullptr) continue;
+        ASSERT_TRUE(one->fill_mask(mask).ok() && two->fill_mask(expected).ok());
+        EXPECT_EQ(mask, expected) << schema << " after " << text;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace koho::testing
