@@ -3,16 +3,14 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <map>
-#include <memory>
 #include <optional>
 #include <vector>
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
 #include "grammar/constraint.h"
 #include "grammar/string_lengths.h"
+#include "grammar/unicode_class.h"
 #include "tokenizer/utf8.h"
 
 namespace koho {
@@ -21,106 +19,38 @@ namespace {
 /// A character of a string that JSON writes without an escape.
 constexpr std::string_view kPlain = R"([^"\\\x00-\x1f])";
 
-void append_character(std::string& out, char32_t c) {
-  if (c < 0x80) {
-    out += static_cast<char>(c);
-  } else if (c < 0x800) {
-    out += static_cast<char>(0xC0U | (c >> 6U));
-    out += static_cast<char>(0x80U | (c & 0x3FU));
-  } else if (c < 0x10000) {
-    out += static_cast<char>(0xE0U | (c >> 12U));
-    out += static_cast<char>(0x80U | ((c >> 6U) & 0x3FU));
-    out += static_cast<char>(0x80U | (c & 0x3FU));
-  } else {
-    out += static_cast<char>(0xF0U | (c >> 18U));
-    out += static_cast<char>(0x80U | ((c >> 12U) & 0x3FU));
-    out += static_cast<char>(0x80U | ((c >> 6U) & 0x3FU));
-    out += static_cast<char>(0x80U | (c & 0x3FU));
-  }
+/// Whether a class has more than one character: \d, \p{L}.
+bool is_set(std::string_view item) {
+  return item.size() > 1 && item[0] == '\\' &&
+         std::string_view("dDwWsSpP").find(item[1]) != std::string_view::npos;
 }
 
-/// A character inside a class.
-void append_of_class(std::string& out, char32_t c) {
-  if (c < 0x80 && std::ispunct(static_cast<int>(c)) != 0) out += '\\';
-  append_character(out, c);
-}
-
-/// All characters in order, as UTF-8. Made once: this takes longer than the search for a property.
-const std::string& all_characters() {
-  static const std::string all = [] {
-    std::string made;
-    made.reserve(0x7F + 2 * 0x780 + 3 * 0xF000 + 4 * 0x100000);
-    for (char32_t c = 1; c <= 0x10FFFF; ++c)
-      if (c < 0xD800 || c >= 0xE000) append_character(made, c);
-    return made;
-  }();
-  return all;
-}
-
-char32_t first_character(std::string_view text) {
-  return utf8_code_point(text, utf8_step(text));
-}
-
-char32_t last_character(std::string_view text) {
-  std::size_t begin = text.size() - 1;
-  while (!begins_character(text[begin])) --begin;
-  return first_character(text.substr(begin));
-}
-
-/// A character's place among all characters.
-std::size_t index_of(char32_t c) {
-  return c - (c >= 0xE000 ? 0x800U : 0U);
-}
-
-/// The runs of characters with a property, as the inside of a class ("A-Za-z…"); nullopt: Unicode
-/// has no such property.
-std::optional<std::string> class_of(const std::string& property) {
-  constexpr char32_t kAllBelow = 0x530;  // Latin, Greek, Cyrillic: whole
-  constexpr std::size_t kRunMin = 16;    // above, shorter runs are left out
-  int error = 0;
-  PCRE2_SIZE at = 0;
-  const std::string pattern = "\\p{" + property + "}+";
-  const std::unique_ptr<pcre2_code, decltype(&pcre2_code_free)> code(
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                    PCRE2_UTF | PCRE2_NO_UTF_CHECK, &error, &at, nullptr),
-      pcre2_code_free);
-  if (code == nullptr) return std::nullopt;
-  // Without the just-in-time compiler the search takes longer, and is as right.
-  static_cast<void>(pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE));
-  const std::string_view all = all_characters();
-  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(
-      pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
-  std::string out;
-  std::size_t from = 0;
-  while (pcre2_match(code.get(), reinterpret_cast<PCRE2_SPTR>(all.data()), all.size(), from,
-                     PCRE2_NO_UTF_CHECK, match.get(), nullptr) > 0) {
-    const PCRE2_SIZE* found = pcre2_get_ovector_pointer(match.get());
-    from = found[1];
-    const std::string_view run = all.substr(found[0], found[1] - found[0]);
-    const char32_t low = first_character(run);
-    const char32_t high = last_character(run);
-    if (low >= kAllBelow && index_of(high) - index_of(low) + 1 < kRunMin) continue;
-    if (low < 0x20) continue;  // control characters are escapes in JSON
-    append_of_class(out, low);
-    if (low == high) continue;
-    out += '-';
-    append_of_class(out, high);
-  }
-  return out;
+/// The bytes of the character, or of the escape of one, that `text` begins with.
+std::size_t character_bytes(std::string_view text) {
+  if (text.size() < 2 || text[0] != '\\') return text.empty() ? 0 : utf8_step(text).bytes;
+  std::size_t bytes = 1 + utf8_step(text.substr(1)).bytes;
+  if (text[1] == 'x') bytes = 4;
+  if (text[1] == 'u') bytes = text.starts_with("\\u{") ? text.find('}') + 1 : 6;
+  if (text[1] == 'c') bytes = 3;
+  return std::min(bytes == 0 ? 2 : bytes, text.size());
 }
 
 /// Reads an expression once from left to right, and writes it anew.
 class Rewriter {
  public:
   Rewriter(std::string_view pattern, bool json_string, PatternRewriter::Properties& known)
-      : rest_(pattern), json_string_(json_string), known_(known) {}
+      : rest_(pattern), json_string_(json_string), any_(json_string), known_(known) {}
 
   Result<std::string> run() {
-    if (rest_.starts_with("(?i)") || rest_.starts_with("^(?i)")) {
-      const bool anchored = rest_.starts_with('^');
-      ignore_case_ = true;
-      rest_.remove_prefix(anchored ? 5 : 4);
-      if (anchored) out_ += '^';
+    const bool anchored = rest_.starts_with('^');
+    if (anchored) take(1);
+    if (rest_.starts_with("(?")) {
+      const std::size_t end = rest_.find_first_not_of("is", 2);
+      if (end != std::string_view::npos && end > 2 && rest_[end] == ')') {
+        ignore_case_ = rest_.substr(2, end - 2).find('i') != std::string_view::npos;
+        any_ = any_ || rest_.substr(2, end - 2).find('s') != std::string_view::npos;
+        rest_.remove_prefix(end + 1);
+      }
     }
     while (!rest_.empty()) KOHO_TRY(item());
     return std::move(out_);
@@ -129,27 +59,26 @@ class Rewriter {
  private:
   Status item() {
     const char c = rest_.front();
+    if (in_class_ && c != ']') return class_item();
     if (c == '\\') return escape();
     if (in_class_) {
-      if (c == ']') in_class_ = false;
-      if (ignore_case_ && std::isalpha(static_cast<unsigned char>(c)) != 0) return class_letters();
+      in_class_ = false;
     } else if (c == '[') {
       in_class_ = true;
-      take(1 + (rest_.starts_with("[^") ? 1 : 0));
+      negated_ = rest_.starts_with("[^");
+      take(negated_ ? 2 : 1);
       if (rest_.starts_with(']')) take(1);
       return {};
     } else if (c == ']') {
       out_ += '\\';  // xgrammar's automata know no other for the character
     } else if (c == '(') {
-      for (const std::string_view look : {"(?=", "(?!", "(?<=", "(?<!"})
-        if (rest_.starts_with(look))
-          return refused(kUnsupportedSchema,
-                         fmt::format("look-around \"{}\" is not supported, except ^(?!WORD|WORD) "
-                                     "before .* or .+: list what may come, as in [^x]…, or use "
-                                     "anyOf",
-                                     look));
-      if (rest_.starts_with("(?i"))
-        return refused(kUnsupportedSchema, "(?i) is supported at the beginning of a pattern only");
+      return group();
+    } else if (c == '*' || c == '+' || c == '?' || c == '{') {
+      return repetition();
+    } else if (c == '.' && !any_) {
+      out_ += "[^\\n\\r]";
+      rest_.remove_prefix(1);
+      return {};
     } else if (ignore_case_ && std::isalpha(static_cast<unsigned char>(c)) != 0) {
       out_ += '[';
       out_ += static_cast<char>(std::toupper(c));
@@ -158,12 +87,131 @@ class Rewriter {
       rest_.remove_prefix(1);
       return {};
     }
-    if (ignore_case_ && static_cast<unsigned char>(c) >= 0x80)
+    return plain(1);
+  }
+
+  Status group() {
+    for (const std::string_view look : {"(?=", "(?!", "(?<=", "(?<!"})
+      if (rest_.starts_with(look))
+        return refused(kUnsupportedSchema,
+                       fmt::format("look-around \"{}\" is not supported, except ^(?!WORD|WORD) "
+                                   "before .* or .+: list what may come, as in [^x]…, or use "
+                                   "anyOf",
+                                   look));
+    for (const std::string_view begin : {"(?P<", "(?<"}) {
+      const std::size_t end = rest_.find('>');
+      if (!rest_.starts_with(begin) || end == std::string_view::npos) continue;
+      rest_.remove_prefix(end + 1);
+      out_ += "(?:";
+      return {};
+    }
+    if (rest_.starts_with("(?i"))
+      return refused(kUnsupportedSchema, "(?i) is supported at the beginning of a pattern only");
+    if (rest_.starts_with("(?") && !rest_.starts_with("(?:"))
+      return refused(
+          kUnsupportedSchema,
+          fmt::format("a group \"{}\" is not supported: use (…) or (?:…)", rest_.substr(0, 3)));
+    take(rest_.starts_with("(?:") ? 3 : 1);
+    return {};
+  }
+
+  /// The bytes of the repetition that `rest_` begins with, without the "?" of a lazy one; 0: none.
+  std::size_t repetition_bytes() const {
+    if (rest_.empty()) return 0;
+    if (rest_[0] != '{') return std::string_view("*+?").find(rest_[0]) != rest_.npos ? 1 : 0;
+    const std::size_t end = rest_.find('}');
+    const bool counts = end != rest_.npos && end > 1 &&
+                        rest_.substr(1, end - 1).find_first_not_of("0123456789,") == rest_.npos;
+    return counts ? end + 1 : 0;
+  }
+
+  Status repetition() {
+    const std::size_t bytes = repetition_bytes();
+    if (rest_.starts_with("{,") && bytes > 0)
+      return refused(kInvalidGrammar,
+                     fmt::format("\"{}\" means different things in different dialects: write {{0{} "
+                                 "or, for the characters, \\{{",
+                                 rest_.substr(0, bytes), rest_.substr(1, bytes - 1)));
+    take(bytes == 0 ? 1 : bytes);
+    if (bytes > 0 && rest_.starts_with('?')) take(1);
+    if (bytes > 0 && repetition_bytes() > 0)
+      return refused(kInvalidGrammar,
+                     "a repetition of a repetition, or a possessive one, is not supported: put "
+                     "what is repeated in a group, as in (?:a{2})+");
+    return {};
+  }
+
+  /// A character, a range or a set (\d) within a class. A hyphen that makes no range stands for
+  /// itself, which is written so.
+  Status class_item() {
+    const bool set = is_set(rest_);
+    bool range = false;
+    if (set) {
+      KOHO_TRY(escape());
+    } else {
+      const std::size_t bytes = character_bytes(rest_);
+      const std::string_view after = rest_.substr(bytes);
+      const bool hyphen = after.size() > 1 && after[0] == '-' && after[1] != ']';
+      range = hyphen && !is_set(after.substr(1));
+      const bool letter = std::isalpha(static_cast<unsigned char>(rest_[0])) != 0;
+      if (ignore_case_ && letter) {
+        KOHO_TRY(class_letters());
+      } else {
+        KOHO_TRY(plain(bytes));
+        if (range) {
+          take(1);
+          KOHO_TRY(plain(character_bytes(rest_)));
+        } else if (!hyphen) {
+          return {};
+        }
+      }
+    }
+    if (!rest_.starts_with('-') || rest_.starts_with("-]")) return {};
+    rest_.remove_prefix(1);
+    out_ += "\\-";
+    return {};
+  }
+
+  /// One character, an escape perhaps, of `bytes`.
+  Status plain(std::size_t bytes) {
+    const std::string_view one = rest_.substr(0, bytes);
+    if (ignore_case_ && static_cast<unsigned char>(one[0]) >= 0x80)
       return refused(kUnsupportedSchema,
                      "(?i) with letters outside of ASCII is not supported: write both cases, as in "
                      "[Ää]");
-    take(1);
+    // xgrammar's rules, not its automata, read more than two digits behind \x, and escapes of
+    // what has a meaning only.
+    constexpr std::string_view kNeedNone = "!\"#%&',:;<=>@_`~ ";
+    std::optional<char32_t> code = code_of(one);
+    if (bytes == 2 && one[0] == '\\' && kNeedNone.find(one[1]) != kNeedNone.npos) code = one[1];
+    const bool escaped = code == U'"' || code == U'\\';  // in JSON, too
+    if (!code || (json_string_ && escaped)) {
+      take(bytes);
+      return {};
+    }
+    if (*code < ' ' || *code == 0x7F) {
+      out_ += fmt::format("\\u{:04x}", static_cast<unsigned>(*code));
+      rest_.remove_prefix(bytes);
+      return {};
+    }
+    constexpr std::string_view kSpecial = "^$.*+?()[]{}|\\/";
+    if (in_class_) {
+      append_of_class(out_, *code);
+    } else {
+      if (*code < 0x80 && kSpecial.find(static_cast<char>(*code)) != kSpecial.npos) out_ += '\\';
+      append_character(out_, *code);
+    }
+    rest_.remove_prefix(bytes);
     return {};
+  }
+
+  /// The character of \xHH.
+  static std::optional<char32_t> code_of(std::string_view escape) {
+    if (escape.size() != 4 || !escape.starts_with("\\x")) return std::nullopt;
+    unsigned code = 0;
+    const auto [end, error] = std::from_chars(escape.data() + 2, escape.data() + 4, code, 16);
+    if (error != std::errc() || end != escape.data() + 4) return std::nullopt;
+    return code;
   }
 
   Status escape() {
@@ -179,18 +227,13 @@ class Rewriter {
     if (kind == 's' && json_string_) {
       rest_.remove_prefix(2);
       out_ += ' ';
-      if (!in_class_ || !rest_.starts_with('-')) return {};
-      rest_.remove_prefix(1);
-      out_ += "\\-";
       return {};
     }
-    // \xHH, \uHHHH and the like keep their digits.
-    std::size_t length = 2;
-    if (kind == 'x') length = 4;
-    if (kind == 'u') length = rest_.starts_with("\\u{") ? rest_.find('}') + 1 : 6;
-    if (kind == 'c') length = 3;
-    take(std::min(length == 0 ? 2 : length, rest_.size()));
-    return {};
+    if (is_set(rest_)) {
+      take(2);
+      return {};
+    }
+    return plain(character_bytes(rest_));
   }
 
   Status property() {
@@ -219,20 +262,23 @@ class Rewriter {
                                                                         {"Alpha", "L"},
                                                                         {"Lowercase", "Ll"},
                                                                         {"Uppercase", "Lu"}};
-    for (const std::string_view before : {"Script=", "sc=", "General_Category=", "gc="})
+    for (const std::string_view before :
+         {"Script=", "sc=", "Script_Extensions=", "scx=", "General_Category=", "gc="})
       if (name.starts_with(before)) name.erase(0, before.size());
     for (const auto& [given, category] : kNames)
       if (name == given) name = category;
     const bool plain = !name.empty() && name.size() <= 40 && std::ranges::all_of(name, [](char c) {
       return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_';
     });
-    auto known = known_.find(name);
+    const bool whole = in_class_ && negated_;
+    const std::string key = whole ? "^" + name : name;
+    auto known = known_.find(key);
     if (known == known_.end()) {
       constexpr std::size_t kPropertiesMax = 16;  // each takes some milliseconds
       if (known_.size() >= kPropertiesMax)
         return refused(kGrammarTooComplex,
                        fmt::format("more than {} different \\p{{…}} in a schema", kPropertiesMax));
-      known = known_.emplace(name, plain ? class_of(name) : std::nullopt).first;
+      known = known_.emplace(key, plain ? class_of_property(name, whole) : std::nullopt).first;
     }
     const std::optional<std::string>& made = known->second;
     if (!made || made->empty())
@@ -275,10 +321,12 @@ class Rewriter {
 
   std::string_view rest_;
   bool json_string_;
+  bool any_;  // "." stands for ends of lines, too: a string has none
   PatternRewriter::Properties& known_;
   std::string out_;
   bool ignore_case_ = false;
   bool in_class_ = false;
+  bool negated_ = false;  // the class
 };
 
 bool is_plain_word(std::string_view word) {

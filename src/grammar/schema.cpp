@@ -9,6 +9,37 @@
 #include "grammar/schema_values.h"
 
 namespace koho {
+namespace {
+
+/// The path of a "$ref" to "#…" below a "$id": it is relative to that, not to the whole document.
+/// Recursive; the JSON parser has bounded the depth.
+std::optional<std::string> rebased_reference(const Value& value, std::string path, bool rebased) {
+  if (const Value::Array* list = value.array()) {
+    for (std::size_t i = 0; i < list->size(); ++i)
+      if (auto found = rebased_reference((*list)[i], fmt::format("{}[{}]", path, i), rebased))
+        return found;
+    return std::nullopt;
+  }
+  if (value.object() == nullptr) return std::nullopt;
+  const auto text = [&](std::string_view name) {
+    const Value* found = value.find(name);
+    return found == nullptr ? nullptr : found->string();
+  };
+  const std::string* id = text("$id");
+  rebased = rebased || (path != "$" && id != nullptr && !id->starts_with('#'));
+  const std::string* reference = text("$ref");
+  if (rebased && reference != nullptr && reference->starts_with('#')) return path;
+  constexpr std::array<std::string_view, 4> kData{"enum", "const", "default", "examples"};
+  for (const json::Member& member : *value.object()) {
+    if (is_one_of(kData, member.name)) continue;
+    if (auto found =
+            rebased_reference(member.value, fmt::format("{}.{}", path, member.name), rebased))
+      return found;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Schema::Tree>> Schema::Tree::read(std::string_view text,
                                                          const SchemaLimits& limits,
@@ -30,6 +61,10 @@ Result<std::unique_ptr<Schema::Tree>> Schema::Tree::read(std::string_view text,
         root.error().reason == ErrorReason::too_deep ? kGrammarTooComplex : kInvalidGrammar, "$",
         "{}", root.error().message);
   tree->root_ = std::move(root).value();
+  if (const std::optional<std::string> path = rebased_reference(tree->root_, "$", false))
+    return fault(kUnsupportedSchema, *path + ".$ref",
+                 "below a \"$id\" of its own: leave that out, and write all references from the "
+                 "whole document, as \"#/$defs/NAME\"");
   Value merged = copy_value(tree->root_);
   merge_schemas(merged);
   // Merging may make a choice of a tool's object. Relaxed, the object itself says more.

@@ -99,11 +99,19 @@ bool Schema::Tree::object_completes(const Node& node) const {
 }
 
 bool Schema::Tree::array_completes(const Node& node) const {
-  if (!std::ranges::all_of(node.prefix, [&](int item) { return at(item).productive; }))
-    return false;
-  const auto prefix = static_cast<std::int64_t>(node.prefix.size());
-  return number_of(node, "minItems") <= prefix ||
-         (node.items < 0 ? node.prefix.empty() : at(node.items).productive);
+  const auto first = static_cast<std::int64_t>(num_first_items(node));
+  if (number_of(node, "minItems") <= first) return true;
+  return static_cast<std::size_t>(first) == node.prefix.size() &&
+         (node.items < 0 || at(node.items).productive);
+}
+
+std::size_t Schema::Tree::num_first_items(const Node& node) const {
+  std::size_t most = node.prefix.size();
+  if (node.value->find("maxItems") != nullptr)
+    most = std::min(most, static_cast<std::size_t>(number_of(node, "maxItems")));
+  std::size_t count = 0;
+  while (count < most && at(node.prefix[count]).productive) ++count;
+  return count;
 }
 
 void Schema::Tree::find_productive() {
@@ -114,6 +122,11 @@ void Schema::Tree::find_productive() {
       node.productive = true;
       changed = true;
     }
+  }
+  for (Node& node : nodes_) {
+    if (!node.productive || node.value->object() == nullptr || !node.primary.empty()) continue;
+    if (!object_completes(node)) node.types &= ~unsigned{object_type};
+    if (!array_completes(node)) node.types &= ~unsigned{array_type};
   }
 }
 

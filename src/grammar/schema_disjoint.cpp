@@ -52,6 +52,11 @@ std::vector<int> Schema::Tree::ends_of(int index, int& work) const {
     const int next = open.back();
     open.pop_back();
     const Node& node = at(next);
+    // Without a `type`, values of the types that its keywords do not concern are valid.
+    const auto is_open = [](const Node& one) {
+      return one.value->object() != nullptr && one.primary.empty() &&
+             one.value->find("type") == nullptr;
+    };
     const auto visit = [&](int child) {
       if (seen.insert(child).second) open.push_back(child);
     };
@@ -59,7 +64,7 @@ std::vector<int> Schema::Tree::ends_of(int index, int& work) const {
       visit(node.target);
     } else if (!node.options.empty()) {
       for (const int option : node.options) visit(option);
-    } else if (!node.impossible) {
+    } else if (!node.impossible || is_open(node)) {
       ends.push_back(next);
     }
   }

@@ -72,6 +72,11 @@ std::optional<std::vector<Value>> exclude_required(Value schema, const Value& na
   for (const Value& name : *names.array()) {
     if (name.string() == nullptr) return std::nullopt;
     Value one = copy_value(schema);
+    // Of other types every value has all members that it must have.
+    unsigned types = object_type;
+    if (const Value* given = one.find("type")) types &= types_of(*given);
+    if (types == 0) continue;
+    set_member(one, "type", types_value(types));
     Value properties = take_member(one, "properties");
     if (properties.object() == nullptr) properties = Value(Value::Object());
     set_member(properties, *name.string(), Value(false));

@@ -291,6 +291,7 @@ class Merger {
   std::optional<Value> both_of(const Value& one, const Value& other) {
     if (one.object() == nullptr || other.object() == nullptr) return Value(false);
     if (combines_tuples(one, other) || combines_tuples(other, one)) return std::nullopt;
+    if (combines_names(one, other) || combines_names(other, one)) return std::nullopt;
     std::optional<Value> made = copy(one);
     if (!made) return std::nullopt;
     forbid_undeclared(*made, other);
@@ -318,6 +319,13 @@ class Merger {
     if (prefix == nullptr) return false;
     const Value* same = other.find("prefixItems");
     return same != nullptr ? !equal_values(*prefix, *same) : other.find("items") != nullptr;
+  }
+
+  /// Whether `rest` limits members that have a schema by their name's pattern in `schema`.
+  static bool combines_names(const Value& schema, const Value& rest) {
+    const Value* others = rest.find("additionalProperties");
+    return schema.find("patternProperties") != nullptr && others != nullptr &&
+           others->boolean() != true && !equal_values(schema, rest);
   }
 
   /// Whether merged types or bounds leave no value.
@@ -404,8 +412,8 @@ class Merger {
   }
 
   static std::optional<Value> stricter(const Value& one, const Value& other, bool larger) {
-    const std::optional<double> a = one.number();
-    const std::optional<double> b = other.number();
+    const std::optional<long double> a = exact_number(one);
+    const std::optional<long double> b = exact_number(other);
     if (!a || !b) return std::nullopt;
     return copy_value((*a < *b) == larger ? other : one);
   }

@@ -321,7 +321,8 @@ Status Schema::Tree::read_required(int index) {
                      *name.string());
       const Value* others = at(index).value->find("additionalProperties");
       if (others != nullptr && others->boolean() == false) {
-        at(index).impossible = true;
+        at(index).types &= ~unsigned{object_type};
+        at(index).impossible = at(index).types == 0;
         return {};
       }
       const int child = at(index).additional >= 0 ? at(index).additional : anything();

@@ -150,6 +150,10 @@ class Schema::Tree {
   bool completes(const Node& node) const;
   bool object_completes(const Node& node) const;
   bool array_completes(const Node& node) const;
+  /// How many items have a schema in prefixItems and may come: up to maxItems, or to one that no
+  /// value satisfies.
+  std::size_t num_first_items(const Node& node) const;
+  /// Then leaves out the types of a node of which no value satisfies it.
   void find_productive();
   /// The path of the first node that no value satisfies, which makes the root unsatisfiable.
   std::string_view unsatisfiable_path() const;

@@ -13,10 +13,18 @@
 namespace koho {
 namespace {
 
+/// Whether all keywords are `known` or notes.
+bool has_only(const Value& schema, std::initializer_list<std::string_view> known) {
+  return std::ranges::all_of(*schema.object(), [&](const json::Member& member) {
+    return std::ranges::find(known, member.name) != known.end() || is_note(member.name);
+  });
+}
+
 /// The values of a schema that lists scalars; empty: it does not.
 std::vector<Value> listed(const Value* items) {
   std::vector<Value> values;
   if (items == nullptr || items->object() == nullptr) return values;
+  if (!has_only(*items, {"type", "enum"})) return values;
   const Value* type = items->find("type");
   if (const Value* list = items->find("enum"); list != nullptr && list->array() != nullptr) {
     for (const Value& value : *list->array()) {
@@ -79,21 +87,26 @@ std::optional<Value> without_unique_items(const Value& schema) {
   if (schema.find("uniqueItems") == nullptr || schema.find("uniqueItems")->boolean() != true)
     return std::nullopt;
   const Value* type = schema.find("type");
-  if (type == nullptr || types_of(*type) != array_type || schema.find("prefixItems") != nullptr)
-    return std::nullopt;
-  std::vector<Value> values = listed(schema.find("items"));
-  const auto bound = [&](std::string_view name, std::size_t otherwise) {
+  if (type == nullptr || types_of(*type) != array_type) return std::nullopt;
+  const auto bound = [&](std::string_view name, std::size_t otherwise) -> std::size_t {
     const Value* given = schema.find(name);
     const std::optional<std::int64_t> value = given == nullptr ? std::nullopt : given->integer();
     return value && *value >= 0 ? static_cast<std::size_t>(*value) : otherwise;
   };
-  const std::size_t least = bound("minItems", 0);
   std::size_t most = bound("maxItems", ~std::size_t{0});
   if (most <= 1) {
     Value made = copy_value(schema);
     take_member(made, "uniqueItems");
     return made;
   }
+  // The list takes the place of the whole schema.
+  if (!has_only(schema, {"type", "items", "minItems", "maxItems", "uniqueItems"}))
+    return std::nullopt;
+  for (const std::string_view name : {"minItems", "maxItems"})
+    if (const Value* given = schema.find(name); given != nullptr && !given->integer())
+      return std::nullopt;
+  std::vector<Value> values = listed(schema.find("items"));
+  const std::size_t least = bound("minItems", 0);
   if (values.empty() || values.size() > kItemsMax) return std::nullopt;
   most = std::min(most, values.size());
   if (least > most) return Value(false);

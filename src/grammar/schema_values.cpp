@@ -48,8 +48,14 @@ std::size_t count_values(const Value& value) {
   return count;
 }
 
+std::optional<long double> exact_number(const Value& value) {
+  if (const std::optional<std::int64_t> whole = value.integer())
+    return static_cast<long double>(*whole);
+  return value.number();
+}
+
 bool equal_values(const Value& one, const Value& other) {
-  if (one.number() && other.number()) return *one.number() == *other.number();
+  if (one.number() && other.number()) return exact_number(one) == exact_number(other);
   if (one.kind() != other.kind()) return false;
   switch (one.kind()) {
     case Kind::null:
@@ -165,20 +171,23 @@ std::optional<bool> satisfies(const Value& value, const Value& schema) {
         return false;
       continue;
     }
-    if (is_one_of(kUnsupported, name)) return std::nullopt;
+    const unsigned unjudged = name == "uniqueItems"             ? unsigned{array_type}
+                              : name == "unevaluatedProperties" ? unsigned{object_type}
+                                                                : 0;
+    if (is_one_of(kUnsupported, name) || (unjudged & own) != 0) return std::nullopt;
     if ((limits_type(name) & own) == 0) continue;
-    double size = 0.0;
+    long double size = 0.0;
     if (value.number()) {
-      size = *value.number();
+      size = *exact_number(value);
     } else if (value.string() != nullptr) {
-      size = static_cast<double>(std::ranges::count_if(*value.string(), begins_character));
+      size = static_cast<long double>(std::ranges::count_if(*value.string(), begins_character));
     } else if (value.array() != nullptr) {
-      size = static_cast<double>(value.array()->size());
+      size = static_cast<long double>(value.array()->size());
     } else {
       return std::nullopt;
     }
     if (!limit.number()) return std::nullopt;
-    const double bound = *limit.number();
+    const long double bound = *exact_number(limit);
     bool good = false;
     if (name == "minimum" || name == "minLength" || name == "minItems") {
       good = size >= bound;

@@ -14,6 +14,8 @@ namespace koho {
 json::Value copy_value(const json::Value& value);
 /// The number of values in `value`, itself included.
 std::size_t count_values(const json::Value& value);
+/// A number's value without rounding; nullopt: it is none.
+std::optional<long double> exact_number(const json::Value& value);
 /// 1 and 1.0 are equal; objects are equal in any order of their members.
 bool equal_values(const json::Value& one, const json::Value& other);
 

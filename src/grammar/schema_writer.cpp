@@ -3,10 +3,23 @@
 // alternatives of text, pattern, literal and JSON (SchemaProperty).
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "grammar/schema_tree.h"
 
 namespace koho {
+namespace {
+
+/// Writes a bound of integers, which need not be one: above 0.5 is above 0, at least 0.5 is at
+/// least 1.
+void append_whole_bound(std::string& out, std::string_view name, double bound) {
+  const bool up = name == "minimum" || name == "exclusiveMaximum";
+  const double whole = up ? std::ceil(bound) : std::floor(bound);
+  append_json_value(out, Value(static_cast<std::int64_t>(whole)));
+}
+
+}  // namespace
+
 void Schema::Tree::write(std::string& out, int index, unsigned types, bool with_definitions) const {
   const Node& node = at(index);
   if (node.value->object() == nullptr) {
@@ -97,7 +110,12 @@ void Schema::Tree::write_typed(ObjectWriter& object, const Node& node, unsigned 
     // A pattern of our own below: xgrammar's minLength and maxLength let control characters
     // through, and it applies one of the keywords only.
     const bool about_text = limits_type(name) == string_type;
-    if (!written_below && !about_text) append_json_value(object.key(name), member.value);
+    if (written_below || about_text) continue;
+    const bool whole = (types & number_type) == 0 && name != "multipleOf";
+    if (whole && member.value.kind() == Kind::real)
+      append_whole_bound(object.key(name), name, *member.value.number());
+    else
+      append_json_value(object.key(name), member.value);
   }
   if ((types & string_type) != 0)
     if (const std::string pattern = pattern_of(node); !pattern.empty())
@@ -125,18 +143,20 @@ std::optional<FormatPattern> Schema::Tree::format_of(const Node& node, bool may_
 }
 
 void Schema::Tree::write_array(ObjectWriter& object, const Node& node) const {
-  if (!node.prefix.empty()) {
+  const std::size_t first = num_first_items(node);
+  if (first > 0) {
     std::string& list = object.key("prefixItems");
-    char before = '[';
-    for (const int item : node.prefix) {
-      list += before;
-      write_child(list, item);
-      before = ',';
+    for (std::size_t i = 0; i < first; ++i) {
+      list += i == 0 ? '[' : ',';
+      write_child(list, node.prefix[i]);
     }
     list += ']';
   }
-  if (node.items < 0) {
-    object.key("items") += node.prefix.empty() ? "{}" : "false";
+  if (first < node.prefix.size()) {
+    object.key("items") += "false";
+  } else if (node.items < 0) {
+    const bool more = number_of(node, "minItems") > static_cast<std::int64_t>(first);
+    object.key("items") += first == 0 || more ? "{}" : "false";
   } else if (!at(node.items).productive) {
     object.key("items") += "false";
   } else {
@@ -157,12 +177,13 @@ void Schema::Tree::write_object(ObjectWriter& object, const Node& node) const {
     return;
   }
   if (node.properties.empty()) {
-    if (node.names >= 0 && at(node.names).productive)
+    const bool none = !allows_others(node) || (node.names >= 0 && !at(node.names).productive) ||
+                      (node.additional >= 0 && !at(node.additional).productive);
+    // Beside propertyNames xgrammar does not read that there are no others.
+    if (node.names >= 0 && !none)
       write(object.key("propertyNames"), follow(node.names), string_type, false);
     std::string& others = object.key("additionalProperties");
-    const bool no_names = node.names >= 0 && !at(node.names).productive;
-    if (no_names || !allows_others(node) ||
-        (node.additional >= 0 && !at(node.additional).productive)) {
+    if (none) {
       others += "false";
     } else if (node.additional >= 0) {
       write_child(others, node.additional);

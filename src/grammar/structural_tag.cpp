@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "base/json_writer.h"
+#include "grammar/pattern_rewrite.h"
 #include "grammar/text_limits.h"
 #include "tokenizer/utf8.h"
 
@@ -188,10 +189,21 @@ class TagWriter {
           return wrong(path, "must be \"json\": other styles are not supported");
         out_ += R"("json")";
         return {};
-      case Holds::pattern:
-      case Holds::grammar:
+      case Holds::pattern: {
+        if (value.string() == nullptr) return wrong(path, "must be a string");
+        KOHO_TRY(check_text(path, *value.string(), limits_));
+        Result<std::string> rewritten = patterns_.rewrite(*value.string(), false);
+        if (!rewritten.ok()) return placed(path, std::move(rewritten).error());
+        append_json_string(out_, *rewritten);
+        return {};
+      }
+      case Holds::grammar: {
         KOHO_TRY(text(value, path));
-        return check_text(path, *value.string(), limits_);
+        KOHO_TRY(check_text(path, *value.string(), limits_));
+        Status status = check_grammar_escapes(*value.string());
+        if (!status.ok()) return placed(path, std::move(status).error());
+        return {};
+      }
       case Holds::format:
         return format(value, path);
       case Holds::formats:
@@ -259,6 +271,7 @@ class TagWriter {
     return {};
   }
 
+  PatternRewriter patterns_;
   const GrammarLimits& limits_;
   std::string out_;
 };

@@ -2,6 +2,7 @@
 #include "grammar/text_limits.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "tokenizer/utf8.h"
 
@@ -24,6 +25,10 @@ int nesting(std::string_view text) {
   return deepest;
 }
 
+bool is_hexadecimal(char c) {
+  return std::isxdigit(static_cast<unsigned char>(c)) != 0;
+}
+
 }  // namespace
 
 Status check_text(std::string_view name, std::string_view text, const GrammarLimits& limits) {
@@ -37,6 +42,36 @@ Status check_text(std::string_view name, std::string_view text, const GrammarLim
                                limits.schema.depth_max));
   if (text.find('\0') != text.npos || utf8_valid_bytes(text) != text.size())
     return refused(kInvalidGrammar, fmt::format("{} must be UTF-8 without U+0000", name));
+  return {};
+}
+
+Status check_grammar_escapes(std::string_view text) {
+  char inside = 0;  // '"' of a string, ']' of a class, '\n' of a comment
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (inside == 0) {
+      inside = c == '"' ? '"' : c == '[' ? ']' : c == '#' ? '\n' : '\0';
+    } else if (c == inside) {
+      inside = 0;
+    } else if (c == '\\' && inside != '\n') {
+      const std::string_view escape = text.substr(i, 6);
+      ++i;
+      const auto digits = std::find_if_not(escape.begin() + std::min<std::size_t>(2, escape.size()),
+                                           escape.end(), is_hexadecimal);
+      const auto count = digits - escape.begin() - 2;
+      if (escape.starts_with("\\x") && count > 2)
+        return refused(kInvalidGrammar,
+                       fmt::format("{} is two digits and text, or one longer number: write \\u00{}",
+                                   escape.substr(0, static_cast<std::size_t>(count) + 2),
+                                   escape.substr(2, 2)));
+      const bool half = escape.size() == 6 && count == 4 &&
+                        (escape[2] == 'd' || escape[2] == 'D') && escape[3] > '7';
+      if (escape.starts_with("\\u") && half)
+        return refused(
+            kInvalidGrammar,
+            fmt::format("{} is half of a character: write \\U and eight digits", escape));
+    }
+  }
   return {};
 }
 

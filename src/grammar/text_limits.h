@@ -14,4 +14,8 @@ namespace koho {
 /// (too long, nested too deep).
 Status check_text(std::string_view name, std::string_view text, const GrammarLimits& limits);
 
+/// Refuses escapes of an EBNF grammar that are half of a UTF-16 pair, or of which GBNF reads two
+/// digits and xgrammar more. Errors: invalid_grammar.
+Status check_grammar_escapes(std::string_view text);
+
 }  // namespace koho

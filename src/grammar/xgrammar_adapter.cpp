@@ -406,6 +406,7 @@ Result<XgrammarAdapter::GrammarSource> XgrammarAdapter::source_of(const Constrai
     }
     case Kind::ebnf:
       KOHO_TRY(check_text("grammar", constraint.text, limits_));
+      KOHO_TRY(check_grammar_escapes(constraint.text));
       source.text = constraint.text;
       break;
     case Kind::choice: {

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+// Grammars that allowed more than their schema or expression does, or masks that were another's:
+// what random schemas and expressions found against Python's `jsonschema` and `regex`.
+#include <memory>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "base/json_writer.h"
+#include "grammar/constraint.h"
+#include "grammar/grammar_compiler.h"
+#include "grammar_accepts.h"
+#include "grammar_walk.h"
+
+namespace koho::testing {
+namespace {
+
+GrammarCompiler& compiler() {
+  static GrammarCompiler made(tiny_tokenizer(), 4096, patient_limits());
+  return made;
+}
+
+struct Case {
+  const char* name;
+  std::string source;
+  std::vector<std::string> allowed;
+  std::vector<std::string> excluded;
+};
+
+void PrintTo(const Case& one, std::ostream* out) {
+  *out << one.name;
+}
+
+std::string name_of(const ::testing::TestParamInfo<Case>& one) {
+  return one.param.name;
+}
+
+void expect_exact(const Case& one, const Constraint& constraint) {
+  const auto compiled = compiler().compile(constraint);
+  ASSERT_TRUE(compiled.ok()) << compiled.error().message;
+  for (const std::string& text : one.allowed) EXPECT_TRUE(accepts(**compiled, text)) << text;
+  for (const std::string& text : one.excluded) EXPECT_FALSE(accepts(**compiled, text)) << text;
+}
+
+// ---- schemas
+
+class ExactSchema : public ::testing::TestWithParam<Case> {};
+
+TEST_P(ExactSchema, AllowsNoMore) {
+  expect_exact(GetParam(), Constraint::json_schema(GetParam().source));
+}
+
+std::vector<Case> objects() {
+  return {
+      {"names_of_no_members",
+       R"({"type":"object","propertyNames":{"enum":["a","b"]},"additionalProperties":false})",
+       {"{}"},
+       {R"({"a":1})"}},
+      {"a_member_that_cannot_be_beside_other_types",
+       R"({"type":["object","string"],"properties":{"a":false,"b":{}},"required":["a","b"]})",
+       {R"("x")"},
+       {R"({"b":1})", "{}"}},
+      {"an_undeclared_member_beside_other_types",
+       R"({"type":["object","string"],"required":["a"],"additionalProperties":false})",
+       {R"("x")"},
+       {"{}"}},
+      {"not_required_of_other_types",
+       R"({"type":["string","object"],"properties":{"a":{},"b":{}},"not":{"required":["a"]}})",
+       {"{}", R"({"b":1})"},
+       {R"("x")", R"({"a":1})"}},
+      {"an_option_without_a_type",
+       R"({"type":["integer","object"],"properties":{"b":{}},
+           "anyOf":[{"oneOf":[{"type":"integer","minimum":2},{"type":"string"}]},
+                    {"type":"object","required":["b"]}]})",
+       {"2", R"({"b":1})"},
+       {"1", "{}"}},
+  };
+}
+
+std::vector<Case> arrays() {
+  return {
+      {"an_item_that_cannot_be",
+       R"({"type":"array","prefixItems":[{"type":"boolean"},false,{"type":"number"}]})",
+       {"[]", "[true]"},
+       {"[true,true]", "[true,true,1]"}},
+      {"an_item_without_a_value",
+       R"({"type":"array","prefixItems":[{"type":"null"},{"enum":["a"],"type":"integer"}]})",
+       {"[]", "[null]"},
+       {R"([null,"a"])"}},
+      {"fewer_items_than_schemas",
+       R"({"type":"array","prefixItems":[{"type":"null"},{"type":"boolean"}],"maxItems":1})",
+       {"[]", "[null]"},
+       {"[null,true]"}},
+      {"more_items_than_schemas",
+       R"({"type":"array","prefixItems":[{"type":"null"}],"minItems":2})",
+       {R"([null,1])", R"([null,"a",2])"},
+       {"[null]", "[1,1]"}},
+  };
+}
+
+std::vector<Case> numbers() {
+  return {
+      {"integers_above_a_half", R"({"type":"integer","minimum":0.5})", {"1", "20"}, {"0", "-1"}},
+      {"integers_between_fractions",
+       R"({"type":"integer","exclusiveMinimum":-1.5,"exclusiveMaximum":1.5})",
+       {"-1", "0", "1"},
+       {"-2", "2"}},
+      {"integers_below_a_fraction",
+       R"({"type":["integer","null"],"maximum":-0.5})",
+       {"-1", "null"},
+       {"0"}},
+      {"a_constant_beyond_doubles",
+       R"({"allOf":[{"enum":[9007199254740993,7]},{"enum":[9007199254740992.0,7]}]})",
+       {"7"},
+       {"9007199254740992", "9007199254740993"}},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Objects, ExactSchema, ::testing::ValuesIn(objects()), name_of);
+INSTANTIATE_TEST_SUITE_P(Arrays, ExactSchema, ::testing::ValuesIn(arrays()), name_of);
+INSTANTIATE_TEST_SUITE_P(Numbers, ExactSchema, ::testing::ValuesIn(numbers()), name_of);
+
+/// Each dropped a keyword when it rewrote the schema.
+TEST(ExactSchemas, AreRefusedWhereARewriteWouldDropAKeyword) {
+  for (const char* schema : {
+           R"({"type":"array","items":{"enum":[1,2]},"uniqueItems":true,"contains":{"const":1}})",
+           R"({"type":"array","items":{"enum":[1,2],"minimum":2},"uniqueItems":true})",
+           R"({"type":"array","items":{"enum":[1,2]},"uniqueItems":true,"minItems":2.0})",
+           R"({"type":"array","items":{"enum":[1,2]},"uniqueItems":true,
+               "anyOf":[{"prefixItems":[{"const":2}]},{"minItems":3}]})",
+           R"({"enum":[[1,1],[1]],"uniqueItems":true,"allOf":[{"type":"array"},{}]})",
+           R"({"allOf":[{"type":"object","patternProperties":{"^b$":{"type":"string"}}},
+                        {"additionalProperties":{"type":"integer"}}]})",
+           R"({"oneOf":[{"type":"integer"},{"required":["b"],"additionalProperties":false}]})",
+           R"({"required":["b"],"additionalProperties":false,
+               "oneOf":[{"type":"integer","minimum":2},true]})",
+           R"({"properties":{"x":{"$id":"http://a/x","$defs":{"n":{"type":"string"}},
+                "$ref":"#/$defs/n"}},"$defs":{"n":{"type":"integer"}},"required":["x"]})",
+       }) {
+    const auto compiled = compiler().compile(Constraint::json_schema(schema));
+    EXPECT_FALSE(compiled.ok()) << schema;
+    if (compiled.ok()) continue;
+    EXPECT_EQ(compiled.error().reason, kUnsupportedSchema) << compiled.error().message;
+  }
+}
+
+// ---- expressions
+
+class ExactExpression : public ::testing::TestWithParam<Case> {};
+
+TEST_P(ExactExpression, AllowsNoMore) {
+  expect_exact(GetParam(), Constraint::regex(GetParam().source));
+}
+
+std::vector<Case> expressions() {
+  return {
+      {"a_dot_is_no_end_of_a_line", "a.b", {"axb", "aéb"}, {"a\nb", "a\rb"}},
+      {"a_dot_is_all_with_a_flag", "(?s)a.b", {"axb", "a\nb"}, {"ab"}},
+      {"two_flags", "(?is)a.b", {"AxB", "a\nb"}, {"ab"}},
+      {"a_hyphen_before_a_set", R"([+-\s]x)", {"+x", "-x", " x"}, {",x", "x"}},
+      {"a_hyphen_behind_a_set", R"([\w-.]é)", {"aé", "-é", ".é"}, {"/é", "~é"}},
+      {"a_hyphen_behind_a_range", R"([a-c-e]é)", {"bé", "-é", "eé"}, {"dé"}},
+      {"a_hyphen_before_a_property", R"([,-\p{Lu}]x)", {",x", "-x", "Äx"}, {".x", "ax"}},
+      {"two_digits_in_a_class", R"([\x20-\x7e2é])", {" ", "~", "2", "é"}, {"ޢ", "ߢ"}},
+      {"two_digits_of_a_character", R"(\x41b)", {"Ab"}, {"Л", "A"}},
+      {"a_control_character_before_a_digit", R"([\x1f2]é)", {"\x1fé", "2é"}, {"ǲé"}},
+      {"a_circumflex_first", R"([\^a]é)", {"^é", "aé"}, {"bé"}},
+      {"a_backslash_and_a_class", R"(\\[^\[\d])", {"\\a"}, {"\\[", "\\1", "a", "\\ab"}},
+      {"punctuation", R"(\p{P}{2})", {"!?", "\".", "«-"}, {"a.", "+!"}},
+      {"punctuation_in_a_class", R"([\p{P}x]+)", {"x!", "%&"}, {"y", "+"}},
+      {"all_of_a_property_in_no_class", R"([^\p{N}\p{P}])", {"a", "é", "日"}, {"۴", "1", "჻", "!"}},
+      {"control_characters_in_no_class", R"([^\p{Cc}a])", {"b", "é"}, {"\n", "\x01", "\x7f", "a"}},
+      {"symbols", R"(\p{S})", {"+", "<", "€"}, {"!", "a"}},
+      {"a_script_without_what_it_shares", R"(\p{Greek})", {"α", "Ω"}, {"a", "\u0345"}},
+      {"escapes_that_need_none", R"(a\@b\:\ \"\'\!\#)", {"a@b: \"'!#"}, {"a@b"}},
+      {"named_groups", "(?P<n1>a)(?<n_2>b)", {"ab"}, {"a", "n1"}},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Dialects, ExactExpression, ::testing::ValuesIn(expressions()), name_of);
+
+TEST(ExactExpressions, WhatDialectsReadDifferentlyIsRefused) {
+  struct Refused {
+    const char* expression;
+    const char* instead;
+  };
+  const Refused cases[] = {
+      {"a{1,3}+", "(?:a{2})+"}, {"a{2}{3}", "(?:a{2})+"},       {"a*+b", "(?:a{2})+"},
+      {"a{,2}", "write {0,2}"}, {"(?>a)b", "use (…) or (?:…)"},
+  };
+  for (const auto& [expression, instead] : cases)
+    for (const bool schema : {false, true}) {
+      const auto compiled = compiler().compile(
+          schema ? Constraint::json_schema(
+                       fmt::format(R"({{"type":"string","pattern":{}}})", json_string(expression)))
+                 : Constraint::regex(expression));
+      EXPECT_FALSE(compiled.ok()) << expression;
+      if (compiled.ok()) continue;
+      EXPECT_NE(compiled.error().message.find(instead), std::string::npos)
+          << compiled.error().message;
+    }
+}
+
+// ---- grammars
+
+TEST(ExactGrammars, EscapesThatReadersDisagreeOnAreRefused) {
+  for (const char* grammar : {R"(root ::= "\x41b")", R"(root ::= [\x41b])",
+                              R"(root ::= "\ud83d\ude00")", R"(root ::= [\uDC00-\uDFFF])"}) {
+    const auto compiled = compiler().compile(Constraint::ebnf(grammar));
+    EXPECT_FALSE(compiled.ok()) << grammar;
+    if (compiled.ok()) continue;
+    EXPECT_NE(compiled.error().message.find("write \\"), std::string::npos)
+        << compiled.error().message;
+  }
+  const Case good{"",
+                  "root ::= \"\\x41\" \"\\\\x41b\" \"\\u0041b\" # \"\\x41b\" 'é'\n",
+                  {"A\\x41bAb"},
+                  {"A\\x41bЛ"}};
+  expect_exact(good, Constraint::ebnf(good.source));
+}
+
+// ---- characters
+
+/// A token for each byte.
+std::vector<std::int32_t> byte_tokens(std::string_view bytes) {
+  std::vector<std::int32_t> ids;
+  for (const char byte : bytes)
+    for (std::int32_t id = 0; id < tiny_tokenizer().vocab_size(); ++id)
+      if (tiny_tokenizer().token_bytes(id) == std::string_view(&byte, 1)) {
+        ids.push_back(id);
+        break;
+      }
+  return ids;
+}
+
+bool accepts_bytes(const CompiledGrammar& grammar, std::string_view bytes) {
+  const std::unique_ptr<Matcher> matcher = *grammar.start();
+  const std::vector<std::int32_t> ids = byte_tokens(bytes);
+  EXPECT_EQ(ids.size(), bytes.size());
+  std::vector<std::uint32_t> mask(mask_words(4096));
+  for (const std::int32_t id : ids) {
+    EXPECT_TRUE(matcher->fill_mask(mask).ok());
+    const bool allowed = is_set(mask, id);
+    const bool accepted = matcher->accept(id).ok();
+    EXPECT_EQ(accepted, allowed);
+    if (!accepted) return false;
+  }
+  return matcher->can_end();
+}
+
+/// Bytes that are no character come to a client as several, which a length or a class forbids.
+TEST(ExactCharacters, AreThoseOfUtf8) {
+  const Constraint all[] = {
+      Constraint::json_schema(R"({"type":"string"})"),
+      Constraint::json_schema(R"({"type":"string","maxLength":1})"),
+      Constraint::json_schema(R"({"type":"string","pattern":"^[^a]$"})"),
+      Constraint::regex("\".\""),
+      Constraint::regex("\"[^a]\""),
+      Constraint::regex("\"[^aé]\""),
+      Constraint::ebnf("root ::= \"\\\"\" [^a] \"\\\"\""),
+      Constraint::ebnf("root ::= \"\\\"\" c \"\\\"\"\nc ::= [^a] | [^b]"),
+  };
+  for (const Constraint& constraint : all) {
+    const auto compiled = compiler().compile(constraint);
+    ASSERT_TRUE(compiled.ok()) << constraint.text << compiled.error().message;
+    for (const char* good : {"\"\x7f\"", "\"\xc2\x80\"", "\"\xe0\xa0\x80\"", "\"\xed\x9f\xbf\"",
+                             "\"\xee\x80\x80\"", "\"\xf0\x90\x80\x80\"", "\"\xf4\x8f\xbf\xbf\""})
+      EXPECT_TRUE(accepts_bytes(**compiled, good)) << constraint.text << good;
+    for (const char* bad : {"\"\xc0\x80\"", "\"\xc1\xbf\"", "\"\xe0\x80\x80\"", "\"\xe0\x9f\xbf\"",
+                            "\"\xed\xa0\x80\"", "\"\xed\xbf\xbf\"", "\"\xf0\x80\x80\x80\"",
+                            "\"\xf0\x8f\xbf\xbf\"", "\"\xf4\x90\x80\x80\"", "\"\xf7\xbf\xbf\xbf\""})
+      EXPECT_FALSE(accepts_bytes(**compiled, bad)) << constraint.text << bad;
+  }
+}
+
+/// Several parsers of JSON refuse half of a character.
+TEST(ExactCharacters, EscapesAreWhole) {
+  for (const Constraint& constraint :
+       {Constraint::json_object(), Constraint::json_schema(R"({"type":"object"})"),
+        Constraint::json_schema(R"({"type":"object","properties":{"a":{}}})")}) {
+    const auto compiled = compiler().compile(constraint);
+    ASSERT_TRUE(compiled.ok());
+    for (const char* good : {"\\u0041", "\\ud7FF", "\\uE000", "\\uD83d\\uDe00", "\\uffff\\n"})
+      EXPECT_TRUE(accepts(**compiled, fmt::format(R"({{"a":"{}"}})", good))) << good;
+    for (const char* bad : {"\\ud83d", "\\uDE00", "\\ud83dx", "\\ud83d\\n", "\\ud83d\\ud83d",
+                            "\\ud83d\\u0041", "\\ude00\\ud83d"})
+      EXPECT_FALSE(accepts(**compiled, fmt::format(R"({{"a":"{}"}})", bad))) << bad;
+  }
+}
+
+// ---- the cache of parts
+
+/// The mask of a rule was taken from another client's schema: it allowed a token that no text of
+/// this one has, which ended the answer.
+TEST(PartsCache, MasksAreAsThoseOfACompilerWithoutIt) {
+  constexpr std::string_view kClosed = R"({"type":"object","additionalProperties":false})";
+  std::vector<std::string> schemas;
+  for (const std::string_view other :
+       {"{}", R"({"type":"array"})", R"({"type":"string"})", R"({"type":"array","minItems":2})",
+        R"({"type":"object"})", R"({"type":"array","items":{"type":"array"}})",
+        R"({"type":"array","minItems":2,"maxItems":4})"}) {
+    schemas.push_back(fmt::format(R"({{"anyOf":[{},{}]}})", other, kClosed));
+    schemas.push_back(fmt::format(R"({{"anyOf":[{},{}]}})", kClosed, other));
+    schemas.push_back(fmt::format(R"({{"type":"array","items":{}}})", other));
+  }
+  GrammarLimits without = patient_limits();
+  without.parts_bytes_max = 0;
+  GrammarCompiler fresh(tiny_tokenizer(), 4096, without);
+  for (const bool backwards : {false, true}) {
+    GrammarCompiler sharing(tiny_tokenizer(), 4096, patient_limits());
+    for (std::size_t i = 0; i < schemas.size(); ++i) {
+      const std::string& schema = schemas[backwards ? schemas.size() - 1 - i : i];
+      const auto shared = sharing.compile(Constraint::json_schema(schema));
+      const auto own = fresh.compile(Constraint::json_schema(schema));
+      ASSERT_TRUE(shared.ok() && own.ok()) << schema;
+      std::vector<std::uint32_t> mask(mask_words(4096));
+      std::vector<std::uint32_t> expected(mask_words(4096));
+      for (const char* text : {"", "{", "[", "[[", "[{", "{\"a\":", "[1,", "[[1],"}) {
+        const std::unique_ptr<Matcher> one = matcher_behind(**shared, text);
+        const std::unique_ptr<Matcher> two = matcher_behind(**own, text);
+        ASSERT_EQ(one == nullptr, two == nullptr) << schema << " after " << text;
+        if (one == nullptr) continue;
+        ASSERT_TRUE(one->fill_mask(mask).ok() && two->fill_mask(expected).ok());
+        EXPECT_EQ(mask, expected) << schema << " after " << text;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace koho::testing
