@@ -13,6 +13,7 @@
 
 #include "client.h"
 #include "server/work_pool.h"
+#include "tests/support/temporary_directory.h"
 #include "tiny_server.h"
 
 namespace koho::server {
@@ -59,6 +60,38 @@ TEST(KeyIsolation, OnlyItsOwnKeyAbortsSeesAndExplainsARequest) {
   const std::string ended = get(server.port(), "/ui/requests", fields_of("sk-two")).body;
   EXPECT_EQ(ended.find(R"("id":"job")"), std::string::npos) << ended;
   EXPECT_NE(ended.find(R"("id":"job-)"), std::string::npos) << ended;
+}
+
+TEST(KeyIsolation, AKeysFilesLeaveRoomForThoseOfOthers) {
+  const koho::testing::TemporaryDirectory directory;
+  TinyServer server([&](ServerSettings& settings) {
+    settings.api_keys = {"sk-one", "sk-two", "sk-three"};
+    settings.api_keys[2].file_bytes = 100;
+    settings.files_dir = (directory.path() / "store").string();
+    settings.files_bytes_max = 1000;
+  });
+  const auto upload = [&](const std::string& key, std::size_t bytes) {
+    const std::string part = "--b\r\nContent-Disposition: form-data; name=";
+    const std::string body = part + "\"purpose\"\r\n\r\nbatch\r\n" + part +
+                             "\"file\"; filename=\"f\"\r\n\r\n" + std::string(bytes, 'x') +
+                             "\r\n--b--\r\n";
+    Client client(server.port());
+    client.send("POST /v1/files HTTP/1.1\r\nHost: localhost\r\n" + fields_of(key) +
+                "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: " +
+                std::to_string(body.size()) + "\r\n\r\n" + body);
+    return client.read_reply().value_or(Reply{});
+  };
+  int kept = 0;
+  while (kept < 20 && upload("sk-one", 100).status == 200) ++kept;
+  EXPECT_EQ(kept, 5);
+  const Reply full = upload("sk-one", 100);
+  EXPECT_EQ(full.status, 429);
+  EXPECT_NE(full.body.find("500 bytes of files are yours, 0 more would fit: delete some first"),
+            std::string::npos)
+      << full.body;
+  EXPECT_EQ(upload("sk-two", 250).status, 200);
+  EXPECT_EQ(upload("sk-three", 101).status, 429);
+  EXPECT_EQ(upload("sk-three", 100).status, 200);
 }
 
 TEST(KeyIsolation, AnAbortThatIsPendingIsForItsOwnKey) {
