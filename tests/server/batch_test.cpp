@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "batch_client.h"
 #include "client.h"
 #include "raw_requests.h"
 #include "tests/support/temporary_directory.h"
@@ -21,107 +22,6 @@ namespace {
 
 using chat::Json;
 using koho::testing::TemporaryDirectory;
-
-constexpr std::string_view kBoundary = "koho-boundary";
-
-std::string part(std::string_view name, std::string_view content, std::string_view filename = {}) {
-  std::string out = "--" + std::string(kBoundary) + "\r\nContent-Disposition: form-data; name=\"" +
-                    std::string(name) + '"';
-  if (!filename.empty()) out += "; filename=\"" + std::string(filename) + '"';
-  return out + "\r\n\r\n" + std::string(content) + "\r\n";
-}
-
-/// One request with any method and body; `key` is an API key or "".
-Reply call(std::uint16_t port,
-           const std::string& method,
-           const std::string& path,
-           const std::string& key = {},
-           const std::string& body = {},
-           const std::string& type = "application/json") {
-  Client client(port);
-  std::string request = method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n";
-  if (!key.empty()) request += "Authorization: Bearer " + key + "\r\n";
-  if (!body.empty())
-    request +=
-        "Content-Type: " + type + "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n";
-  client.send(request + "\r\n" + body);
-  return client.read_reply().value_or(Reply{});
-}
-
-Reply upload(std::uint16_t port,
-             const std::string& content,
-             const std::string& key = {},
-             const std::string& purpose = "batch") {
-  const std::string body = part("purpose", purpose) + part("file", content, "dir/in.jsonl") + "--" +
-                           std::string(kBoundary) + "--\r\n";
-  return call(port, "POST", "/v1/files", key, body,
-              "multipart/form-data; boundary=" + std::string(kBoundary));
-}
-
-std::string line(const std::string& custom_id, int tokens, const std::string& more = {}) {
-  return R"({"custom_id":")" + custom_id +
-         R"(","method":"POST","url":"/v1/completions","body":{"prompt":"Once upon )" + custom_id +
-         R"(","temperature":0,"ignore_eos":true,"max_tokens":)" + std::to_string(tokens) + more +
-         "}}\n";
-}
-
-std::string lines(int count, int tokens) {
-  std::string all;
-  for (int i = 0; i < count; ++i) all += line("r" + std::to_string(i), tokens);
-  return all;
-}
-
-Json create(std::uint16_t port,
-            const std::string& content,
-            const std::string& key = {},
-            const std::string& window = "24h") {
-  const Reply file = upload(port, content, key);
-  EXPECT_EQ(file.status, 200) << file.body;
-  const Reply made = call(port, "POST", "/v1/batches", key,
-                          R"({"endpoint":"/v1/completions","completion_window":")" + window +
-                              R"(","metadata":{"name":"a \"b\""},"input_file_id":")" +
-                              text_at(file.json(), "id") + "\"}");
-  EXPECT_EQ(made.status, 200) << made.body;
-  return made.json();
-}
-
-/// The batch once `done` says so of its status.
-Json wait_for(std::uint16_t port,
-              const std::string& id,
-              const std::function<bool(const Json& batch)>& done,
-              const std::string& key = {}) {
-  Json batch;
-  for (int i = 0; i < 3000; ++i) {
-    batch = call(port, "GET", "/v1/batches/" + id, key).json();
-    if (done(batch)) return batch;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  ADD_FAILURE() << chat::dump_json(batch);
-  return batch;
-}
-
-bool is_over(const Json& batch) {
-  const std::set<std::string> over{"completed", "failed", "expired", "cancelled"};
-  return over.contains(text_at(batch, "status"));
-}
-
-/// The lines of a file by custom_id; each id stands there once.
-std::map<std::string, Json> read_lines(std::uint16_t port,
-                                       const std::string& id,
-                                       const std::string& key = {}) {
-  std::map<std::string, Json> found;
-  if (id == "null") return found;
-  const std::string text = call(port, "GET", "/v1/files/" + id + "/content", key).body;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = text.find('\n', begin);
-    const Result<Json> json = chat::parse_json(std::string_view(text).substr(begin, end - begin));
-    EXPECT_TRUE(json.ok()) << text.substr(begin, 200);
-    if (!json.ok()) break;
-    EXPECT_TRUE(found.emplace(text_at(*json, "custom_id"), *json).second);
-    begin = end + 1;
-  }
-  return found;
-}
 
 class Batches : public ::testing::Test {
  protected:
@@ -494,6 +394,27 @@ TEST_F(Batches, LinesThatGiveWayAreNotHeldAgainstTheirKey) {
   const Json batch = wait_for(server->port(), id, is_over, "sk-a");
   EXPECT_EQ(text_at(batch, "request_counts.completed"), "1");
   EXPECT_EQ(key->usage().refused, 0U);
+}
+
+TEST_F(Batches, ALargeOneThatIsCancelledStopsNoOther) {
+  const auto server = start([](ServerSettings& settings) {
+    settings.api_keys = {ApiKeySettings("sk-a"), ApiKeySettings("sk-b")};
+    settings.api_keys[0].requests_per_minute = 1;
+  });
+  const std::string large = text_at(create(server->port(), lines(50'000, 1), "sk-a"), "id");
+  wait_for(
+      server->port(), large,
+      [](const Json& batch) { return text_at(batch, "status") == "in_progress"; }, "sk-a");
+  call(server->port(), "POST", "/v1/batches/" + large + "/cancel", "sk-a");
+  const std::string small = text_at(create(server->port(), lines(1, 1), "sk-b"), "id");
+  EXPECT_EQ(text_at(wait_for(server->port(), small, is_over, "sk-b"), "status"), "completed");
+  const std::string path = "/v1/batches/" + large;
+  EXPECT_EQ(text_at(call(server->port(), "GET", path, "sk-a").json(), "status"), "cancelling");
+  const Json over = wait_for(server->port(), large, is_over, "sk-a");
+  EXPECT_EQ(text_at(over, "status"), "cancelled");
+  const auto outcomes = read_lines(server->port(), text_at(over, "error_file_id"), "sk-a");
+  const auto answers = read_lines(server->port(), text_at(over, "output_file_id"), "sk-a");
+  EXPECT_EQ(outcomes.size() + answers.size(), 50'000U);
 }
 
 }  // namespace
