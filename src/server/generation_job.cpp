@@ -74,7 +74,7 @@ void GenerationJob::end_reading(const std::string& name) {
   if (!reader_) return;
   if (setup_.request_id.empty() && !name.empty())
     body_name_ = core_.add_job(name, shared_from_this());
-  if (core_.end_reading(*reader_, name, owner())) aborted_.store(true);
+  if (core_.end_reading(*reader_, {.id = name, .owner = owner()})) aborted_.store(true);
   reader_.reset();
 }
 
@@ -401,6 +401,7 @@ EndedRequest GenerationJob::summarise(std::string_view finish,
     ended.param = shortened(error->param);
     ended.message = shortened(error->message);
   }
+  ended.owner = owner();
   if (setup_.key != nullptr) ended.key = setup_.key->hash();
   // A pool thread may still be writing request_ until prepared_ is set.
   if (prepared_.load(std::memory_order_acquire)) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one API key sees and does of another's requests: nothing.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <future>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -12,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "client.h"
+#include "server/client_address.h"
 #include "server/work_pool.h"
 #include "tests/support/temporary_directory.h"
 #include "tiny_server.h"
@@ -62,6 +65,26 @@ TEST(KeyIsolation, OnlyItsOwnKeyAbortsSeesAndExplainsARequest) {
   EXPECT_NE(ended.find(R"("id":"job-)"), std::string::npos) << ended;
 }
 
+TEST(KeyIsolation, AKeyWhoseHashInTheLogIsAnothersSeesItsOwnRequestsOnly) {
+  std::map<std::string, std::string> by_hash;
+  std::vector<std::string> same;
+  for (int i = 0; same.empty(); ++i) {
+    const std::string secret = "sk-" + std::to_string(i);
+    const auto [found, is_new] = by_hash.try_emplace(ApiKey(secret).hash(), secret);
+    if (!is_new) same = {found->second, secret};
+  }
+  TinyServer server([&](ServerSettings& settings) {
+    settings.api_keys = {same[0].c_str(), same[1].c_str()};
+  });
+  const std::string body = R"({"prompt":"hi","max_tokens":1})";
+  EXPECT_EQ(post(server.port(), "/v1/completions", body, fields_of(same[0], "job")).status, 200);
+  const auto sees = [&](const std::string& key) {
+    return get(server.port(), "/ui/requests", fields_of(key)).body.find("job") != std::string::npos;
+  };
+  EXPECT_TRUE(sees(same[0]));
+  EXPECT_FALSE(sees(same[1]));
+}
+
 TEST(KeyIsolation, AKeysFilesLeaveRoomForThoseOfOthers) {
   const koho::testing::TemporaryDirectory directory;
   TinyServer server([&](ServerSettings& settings) {
@@ -102,9 +125,9 @@ TEST(KeyIsolation, AnAbortThatIsPendingIsForItsOwnKey) {
   const std::string two = keys->find("sk-two")->owner();
   const std::uint64_t first = core.begin_reading();
   const std::uint64_t second = core.begin_reading();
-  EXPECT_EQ(core.abort_job("job", two), Core::Abort::pending);
-  EXPECT_FALSE(core.end_reading(first, "job", one));
-  EXPECT_TRUE(core.end_reading(second, "job", two));
+  EXPECT_EQ(core.abort_job({.id = "job", .owner = two}), Core::Abort::pending);
+  EXPECT_FALSE(core.end_reading(first, {.id = "job", .owner = one}));
+  EXPECT_TRUE(core.end_reading(second, {.id = "job", .owner = two}));
 }
 
 TEST(KeyIsolation, AKeyThatIsTakenAwayWhileTheBodyArrivesIsRefused) {
@@ -124,6 +147,24 @@ TEST(KeyIsolation, AKeyThatIsTakenAwayWhileTheBodyArrivesIsRefused) {
     EXPECT_EQ(text_at(reply->json(), "error.code"), "invalid_api_key");
   }
   EXPECT_EQ(server.server().core().api_keys()->find("sk-one")->usage().requests, 0U);
+}
+
+TEST(ClientAddress, IsNeverThatOfBatches) {
+  std::array<std::uint8_t, 16> bytes{};
+  bytes[15] = 1;  // ::1
+  const std::uint64_t local = client_of_address(std::array<std::uint8_t, 4>{127, 0, 0, 1});
+  EXPECT_EQ(client_of_address(bytes), local);
+  bytes[10] = bytes[11] = 0xff;  // ::ffff:0.0.0.1
+  EXPECT_EQ(client_of_address(bytes), client_of_address(std::array<std::uint8_t, 4>{0, 0, 0, 1}));
+  EXPECT_NE(client_of_address(bytes), local);
+  bytes[0] = 0x20;
+  const std::uint64_t network = client_of_address(bytes);
+  bytes[15] = 7;
+  EXPECT_EQ(client_of_address(bytes), network);
+  bytes[7] = 1;
+  EXPECT_NE(client_of_address(bytes), network);
+  EXPECT_NE(client_of_address(std::array<std::uint8_t, 4>{}), 0U);
+  EXPECT_NE(client_of_address(std::array<std::uint8_t, 16>{}), 0U);
 }
 
 TEST(WorkPool, ClientsTakeTurns) {
