@@ -131,6 +131,26 @@ TEST(PageShares, WhoHasMorePagesPassesTheFirstInLineWithAnEighthOnly) {
   EXPECT_EQ(harness.scheduler.find(passes)->admissions, 0);
 }
 
+TEST(PageShares, AWorsePriorityPassesTheFirstInLineWithAnEighthOnly) {
+  Harness harness(limits_of(60));
+  harness.submit(100, 60, 0, 0, kMany);
+  while (harness.step()->decodes == 0) continue;
+  const SequenceId first = harness.submit(160, 2, 50'000, 0, kMany);
+  harness.step();
+  std::vector<SequenceId> worse;
+  for (int i = 0; i < 6; ++i)
+    worse.push_back(harness.submit(11, 50, 100'000 + 1000 * i, 1, kOther));
+  for (int i = 0; i < 8; ++i) harness.step();
+  EXPECT_EQ(harness.scheduler.find(first)->state, SequenceState::waiting);
+  // Three pages each when they are admitted, of seven.
+  EXPECT_EQ(std::ranges::count_if(worse,
+                                  [&](SequenceId id) {
+                                    return harness.scheduler.find(id)->state ==
+                                           SequenceState::running;
+                                  }),
+            2);
+}
+
 TEST(PageShares, WhatWasCachedWhenItBeganToWaitTakesNoStepBeforeShortOnes) {
   Limits limits = limits_of(60);
   Harness harness(limits);

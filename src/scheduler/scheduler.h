@@ -206,7 +206,8 @@ class Scheduler {
   std::int32_t lighter_waiting(const Sequence& sequence);
   /// Whether one waits that may fit, of a client with fewer pages.
   bool fewer_pages_waiting(const Sequence& sequence);
-  /// Whether its admission would pass the first in line: its client would have more pages then.
+  /// Whether its admission would pass the first in line: its priority is worse, or its client would
+  /// have more pages then.
   bool passes(const Sequence& sequence) const;
   /// Whether it may be admitted before the first in line.
   bool may_pass(const Sequence& sequence) const;
@@ -249,8 +250,10 @@ class Scheduler {
   PageHandle take_page(std::int32_t partition);
   /// Preempts a paused sequence of the partition (-1: of any); false if there is none.
   bool reclaim_paused(const StepBatch& batch, std::int32_t partition);
+  /// Whether the first in line was seen to lack pages.
+  bool is_line_blocked() const;
   /// The first in line lacks pages in this step.
-  void note_blocked_line(const Sequence& first);
+  void note_blocked_line(Sequence& first);
   void preempt(Sequence& victim);
   void leave_running(Sequence& sequence);
   void release_pages(Sequence& sequence);
@@ -299,11 +302,8 @@ class Scheduler {
   /// next of them, an admission that failed for want of pages is not tried again. (Matching a
   /// prompt anew each step would cost a hash a page.)
   std::uint64_t departures_ = 1;
-  bool line_has_turn_ = false;  // some of this step is given away by turn
-  /// The first in line lacks pages, since `line_blocked_since_`.
-  bool line_is_blocked_ = false;
-  SequenceId line_blocked_ = kNoSequence;
-  std::int64_t line_blocked_since_ = 0;
+  bool line_has_turn_ = false;    // some of this step is given away by turn
+  bool line_is_blocked_ = false;  // the first in line lacks pages
   SchedulerCounters counters_;
 };
 

@@ -174,6 +174,8 @@ MUTATIONS = [
       "std::min<std::int64_t>(cost_of(sequence, tokens), @ ? 1 << 30 : budget)")),
     ("whoever passes the first in line may take all pages",
      (PLANNING, "return pages <= limits_.pages / kPassingShare;", "return @ || pages <= limits_.pages / kPassingShare;")),
+    ("a worse priority passes the first in line uncounted",
+     (PLANNING, "sequence.priority > first.priority ||", "(!@ && sequence.priority > first.priority) ||")),
     ("a sequence yields to a client that has as many batch slots",
      (BATCH_SLOTS, "fair_.batch_slots(claimant) + 2) continue;", "fair_.batch_slots(claimant) + (@ ? 1 : 2)) continue;")),
     ("a sequence yields again and again",
