@@ -67,6 +67,42 @@ TEST(PageShares, WhoWaitsIsGivenPagesOfAnotherClientAtOnce) {
   EXPECT_EQ(harness.scheduler.counters().yielded, 1U);
 }
 
+TEST(PageShares, SeveralGiveWhatNoSingleOneHas) {
+  Harness harness(limits_of(60));
+  start(harness, 10);
+  fill_pages(harness, 2);
+  const SequenceId other = harness.submit(28, 2, 200'000, 0, kOther);
+  const StepBatch* batch = harness.step();
+  EXPECT_EQ(tokens_of(batch, other), 28);
+  EXPECT_EQ(batch->yielded.size(), 2U);
+  EXPECT_EQ(harness.scheduler.counters().yielded, 2U);
+}
+
+TEST(PageShares, AForkGivesOnlyThePagesThatAreItsOwn) {
+  Limits limits = limits_of(60);
+  limits.prefix_cache = false;  // what they generate is the same
+  limits.step_tokens_max = 128;
+  limits.mixed_prefill_tokens_max = 100;
+  Harness harness(limits);
+  std::vector<Token> prompt(120);
+  std::iota(prompt.begin(), prompt.end(), 0);
+  std::vector<SequenceId> forks;
+  SequenceRequest request;
+  request.prompt = prompt;
+  request.completion_max = 100;
+  request.client = kMany;
+  for (int i = 0; i < 10; ++i) {
+    if (i > 0) request.fork_of = forks.front();
+    forks.push_back(*harness.scheduler.submit(request));
+  }
+  while (std::ssize(harness.scheduler.running()) < 10) harness.step();
+  fill_pages(harness, 2);
+  const SequenceId other = harness.submit(28, 2, 200'000, 0, kOther);
+  const StepBatch* batch = harness.step();
+  EXPECT_EQ(tokens_of(batch, other), 28);
+  EXPECT_GT(batch->yielded.size(), 1U) << "none has so many pages of its own";
+}
+
 TEST(PageShares, ABetterPriorityGivesNoWay) {
   Harness harness(limits_of(60));
   start(harness, 10, 1);

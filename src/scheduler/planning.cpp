@@ -27,7 +27,7 @@ void clear(StepBatch& batch, std::int64_t step) {
   batch.run_pages.clear();
   batch.copies.clear();
   batch.preempted.clear();
-  batch.yielded = kNoSequence;
+  batch.yielded.clear();
 }
 
 }  // namespace
@@ -274,8 +274,8 @@ bool Scheduler::admissible(const StepBatch& batch, const Sequence& sequence) con
   // Tokens still being sampled are not known yet, so the sequence could not be computed again.
   if (sequence.in_flight_rows > 0) return false;
   // What this step took from a client is not given back to it at once.
-  const Sequence* yielded = find(batch.yielded);
-  if (yielded != nullptr && yielded->client == sequence.client) return false;
+  for (const SequenceId yielded : batch.yielded)
+    if (find(yielded)->client == sequence.client) return false;
   const auto changes = static_cast<std::int32_t>(batch.run_pages.size());
   if (changes + limits_.pages_of(sequence.known()) + limits_.sequences_max >
       limits_.page_changes_max())
