@@ -96,7 +96,7 @@ inline chat::Json wait_for(std::uint16_t port,
   return batch;
 }
 
-inline bool is_over(const chat::Json& batch) {
+inline bool has_ended(const chat::Json& batch) {
   const std::set<std::string> over{"completed", "failed", "expired", "cancelled"};
   return over.contains(text_at(batch, "status"));
 }

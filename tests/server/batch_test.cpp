@@ -91,7 +91,7 @@ TEST_F(Batches, AnswersEveryLine) {
                                  line("stream", 3, R"(,"stream":true)") + line("last", 1));
   EXPECT_EQ(text_at(made, "object"), "batch");
   EXPECT_EQ(text_at(made, "metadata.name"), "a \"b\"");
-  const Json batch = wait_for(server->port(), text_at(made, "id"), is_over);
+  const Json batch = wait_for(server->port(), text_at(made, "id"), has_ended);
   EXPECT_EQ(text_at(batch, "status"), "completed");
   EXPECT_EQ(text_at(batch, "request_counts.total"), "15");
   EXPECT_EQ(text_at(batch, "request_counts.completed"), "13");
@@ -123,7 +123,7 @@ TEST_F(Batches, ABadFileFailsBeforeARequestRuns) {
       server->port(), line("a", 1) + "torn {\n" + line("a", 1) +
                           R"({"custom_id":"u","method":"POST","url":"/v1/responses","body":{}})"
                           "\n");
-  const Json batch = wait_for(server->port(), text_at(made, "id"), is_over);
+  const Json batch = wait_for(server->port(), text_at(made, "id"), has_ended);
   EXPECT_EQ(text_at(batch, "status"), "failed");
   EXPECT_EQ(text_at(batch, "errors.object"), "list");
   const std::vector<std::string> names_of_faults{"invalid_json_line", "duplicate_custom_id",
@@ -134,8 +134,9 @@ TEST_F(Batches, ABadFileFailsBeforeARequestRuns) {
   }
   EXPECT_EQ(text_at(batch, "output_file_id"), "null");
   const Json empty = create(server->port(), "\n");
-  EXPECT_EQ(text_at(wait_for(server->port(), text_at(empty, "id"), is_over), "errors.data.0.code"),
-            "empty_file");
+  EXPECT_EQ(
+      text_at(wait_for(server->port(), text_at(empty, "id"), has_ended), "errors.data.0.code"),
+      "empty_file");
   EXPECT_EQ(call(server->port(), "POST", "/v1/batches", "",
                  R"({"endpoint":"/v1/completions","completion_window":"24h",)"
                  R"("input_file_id":"file-none"})")
@@ -153,7 +154,7 @@ TEST_F(Batches, CancelsAndExpiresWithWhatIsDone) {
       call(server->port(), "DELETE", "/v1/files/" + text_at(made, "input_file_id")).json();
   EXPECT_NE(text_at(during, "error.message").find("reads this file"), std::string::npos);
   EXPECT_EQ(call(server->port(), "POST", "/v1/batches/" + id + "/cancel").status, 200);
-  const Json batch = wait_for(server->port(), id, is_over);
+  const Json batch = wait_for(server->port(), id, has_ended);
   EXPECT_EQ(text_at(batch, "status"), "cancelled");
   const auto answers = read_lines(server->port(), text_at(batch, "output_file_id"));
   const auto errors = read_lines(server->port(), text_at(batch, "error_file_id"));
@@ -163,7 +164,7 @@ TEST_F(Batches, CancelsAndExpiresWithWhatIsDone) {
   EXPECT_EQ(call(server->port(), "POST", "/v1/batches/" + id + "/cancel").status, 400);
 
   const Json late = create(server->port(), lines(200, 200), "", "1s");
-  const Json expired = wait_for(server->port(), text_at(late, "id"), is_over);
+  const Json expired = wait_for(server->port(), text_at(late, "id"), has_ended);
   EXPECT_EQ(text_at(expired, "status"), "expired");
   const auto unanswered = read_lines(server->port(), text_at(expired, "error_file_id"));
   ASSERT_FALSE(unanswered.empty());
@@ -180,7 +181,7 @@ TEST_F(Batches, GoOnInTheNextServer) {
              [](const Json& batch) { return text_at(batch, "request_counts.completed") != "0"; });
   }
   const auto server = start();
-  const Json batch = wait_for(server->port(), id, is_over);
+  const Json batch = wait_for(server->port(), id, has_ended);
   EXPECT_EQ(text_at(batch, "status"), "completed");
   EXPECT_EQ(text_at(batch, "request_counts.completed"), "40");
   EXPECT_EQ(text_at(batch, "request_counts.failed"), "1");
@@ -205,7 +206,7 @@ TEST_F(Batches, WaitForRoomOnAFullDisk) {
     for (int i = 0; i < 1000 && server->serving().engine.statistics().requests_completed == 0; ++i)
       call(server->port(), "GET", "/livez");
     const Json batch = wait_for(server->port(), id, [&](const Json& now) {
-      return is_over(now) || server->counters().requests_live.load() == 0;
+      return has_ended(now) || server->counters().requests_live.load() == 0;
     });
     EXPECT_EQ(text_at(batch, "status"), "in_progress");
     EXPECT_EQ(text_at(batch, "request_counts.completed"), "0");
@@ -213,7 +214,7 @@ TEST_F(Batches, WaitForRoomOnAFullDisk) {
   std::filesystem::remove(part);
   std::filesystem::rename(aside, part);
   const auto server = start();
-  const Json batch = wait_for(server->port(), id, is_over);
+  const Json batch = wait_for(server->port(), id, has_ended);
   EXPECT_EQ(text_at(batch, "status"), "completed");
   EXPECT_EQ(read_lines(server->port(), text_at(batch, "output_file_id")).size(), 40U);
 }
@@ -238,7 +239,7 @@ TEST_F(Batches, BelongToTheirKeyAndItsLimits) {
                      input + "\"}")
                 .status,
             404);
-  const Json batch = wait_for(server->port(), id, is_over, "sk-a");
+  const Json batch = wait_for(server->port(), id, has_ended, "sk-a");
   EXPECT_EQ(text_at(batch, "request_counts.completed"), "6") << chat::dump_json(batch);
   const std::string output = text_at(batch, "output_file_id");
   EXPECT_EQ(call(server->port(), "GET", "/v1/files/" + output + "/content", "sk-b").status, 404);
@@ -258,10 +259,10 @@ TEST_F(Batches, OneFromBeforeThereWereKeysIsCancelled) {
         start([](ServerSettings& settings) { settings.api_keys = {ApiKeySettings("sk-a")}; });
     EXPECT_EQ(call(server->port(), "GET", "/v1/batches/" + id, "sk-a").status, 404);
     const Json own = create(server->port(), lines(1, 1), "sk-a");  // behind it
-    wait_for(server->port(), text_at(own, "id"), is_over, "sk-a");
+    wait_for(server->port(), text_at(own, "id"), has_ended, "sk-a");
   }
   const auto server = start();
-  const Json batch = wait_for(server->port(), id, is_over);
+  const Json batch = wait_for(server->port(), id, has_ended);
   EXPECT_EQ(text_at(batch, "status"), "cancelled");
   const auto errors = read_lines(server->port(), text_at(batch, "error_file_id"));
   ASSERT_FALSE(errors.empty());
@@ -280,7 +281,7 @@ TEST_F(Batches, AKeyAtItsLimitDelaysLinesAndLosesNone) {
     key->end();
   }
   const Json made = create(server->port(), lines(5, 1), "sk-a");
-  const Json batch = wait_for(server->port(), text_at(made, "id"), is_over, "sk-a");
+  const Json batch = wait_for(server->port(), text_at(made, "id"), has_ended, "sk-a");
   EXPECT_EQ(text_at(batch, "request_counts.completed"), "5");
   EXPECT_EQ(text_at(batch, "request_counts.failed"), "0");
 }
@@ -297,13 +298,13 @@ TEST_F(Batches, OfOneKeyDoNotKeepAnothersWaiting) {
       server->port(), waiting,
       [](const Json& batch) { return text_at(batch, "status") == "in_progress"; }, "sk-slow");
   const Json made = create(server->port(), lines(3, 1), "sk-b");
-  const Json batch = wait_for(server->port(), text_at(made, "id"), is_over, "sk-b");
+  const Json batch = wait_for(server->port(), text_at(made, "id"), has_ended, "sk-b");
   EXPECT_EQ(text_at(batch, "status"), "completed") << chat::dump_json(batch);
   // Nor do eight open ones a ninth from being cancelled.
   EXPECT_EQ(
       call(server->port(), "POST", "/v1/batches/" + waiting + "/cancel", "sk-slow", "").status,
       200);
-  const Json cancelled = wait_for(server->port(), waiting, is_over, "sk-slow");
+  const Json cancelled = wait_for(server->port(), waiting, has_ended, "sk-slow");
   EXPECT_EQ(text_at(cancelled, "status"), "cancelled") << chat::dump_json(cancelled);
 }
 
@@ -320,7 +321,7 @@ TEST_F(Batches, LargeInputsAreCheckedBesideOtherBatches) {
                          text_at(file.json(), "id") + "\"}")
                     .status,
                 200);
-    id = text_at(wait_for(server->port(), text_at(small, "id"), is_over), "id");
+    id = text_at(wait_for(server->port(), text_at(small, "id"), has_ended), "id");
     const Json list = call(server->port(), "GET", "/v1/batches?limit=100").json();
     EXPECT_EQ(text_at(list, "data.0.status"), "validating");
   }
@@ -337,7 +338,7 @@ TEST_F(Batches, AFileThatIsGoneIsNotToldWithItsPath) {
   }();
   std::filesystem::remove(directory_.path() / "files" / text_at(made, "input_file_id"));
   const auto server = start();
-  const Json batch = wait_for(server->port(), text_at(made, "id"), is_over);
+  const Json batch = wait_for(server->port(), text_at(made, "id"), has_ended);
   EXPECT_EQ(text_at(batch, "status"), "failed");
   const std::string text = chat::dump_json(batch);
   EXPECT_EQ(text.find(directory_.path().string()), std::string::npos) << text;
@@ -358,9 +359,9 @@ TEST_F(Batches, GiveWayToRequestsThatClientsWaitFor) {
       EXPECT_EQ(reply.status, 200) << reply.body;
     });
   for (std::thread& client : clients) client.join();
-  EXPECT_FALSE(is_over(call(server->port(), "GET", "/v1/batches/" + id).json()));
+  EXPECT_FALSE(has_ended(call(server->port(), "GET", "/v1/batches/" + id).json()));
   EXPECT_GT(server->serving().engine.statistics().requests_cancelled, 0U);
-  const Json batch = wait_for(server->port(), id, is_over);
+  const Json batch = wait_for(server->port(), id, has_ended);
   EXPECT_EQ(text_at(batch, "request_counts.completed"), "2");
   const auto answers = read_lines(server->port(), text_at(batch, "output_file_id"));
   ASSERT_EQ(answers.size(), 2U);
@@ -391,7 +392,7 @@ TEST_F(Batches, LinesThatGiveWayAreNotHeldAgainstTheirKey) {
       });
     for (std::thread& client : clients) client.join();
   }
-  const Json batch = wait_for(server->port(), id, is_over, "sk-a");
+  const Json batch = wait_for(server->port(), id, has_ended, "sk-a");
   EXPECT_EQ(text_at(batch, "request_counts.completed"), "1");
   EXPECT_EQ(key->usage().refused, 0U);
 }
@@ -407,10 +408,10 @@ TEST_F(Batches, ALargeOneThatIsCancelledStopsNoOther) {
       [](const Json& batch) { return text_at(batch, "status") == "in_progress"; }, "sk-a");
   call(server->port(), "POST", "/v1/batches/" + large + "/cancel", "sk-a");
   const std::string small = text_at(create(server->port(), lines(1, 1), "sk-b"), "id");
-  EXPECT_EQ(text_at(wait_for(server->port(), small, is_over, "sk-b"), "status"), "completed");
+  EXPECT_EQ(text_at(wait_for(server->port(), small, has_ended, "sk-b"), "status"), "completed");
   const std::string path = "/v1/batches/" + large;
   EXPECT_EQ(text_at(call(server->port(), "GET", path, "sk-a").json(), "status"), "cancelling");
-  const Json over = wait_for(server->port(), large, is_over, "sk-a");
+  const Json over = wait_for(server->port(), large, has_ended, "sk-a");
   EXPECT_EQ(text_at(over, "status"), "cancelled");
   const auto outcomes = read_lines(server->port(), text_at(over, "error_file_id"), "sk-a");
   const auto answers = read_lines(server->port(), text_at(over, "output_file_id"), "sk-a");
