@@ -40,6 +40,8 @@ Answer::Answer(const Model& model,
     choices_[i].parser.emplace(chat::OutputParserOptions{
         .starts_in_reasoning = request.starts_in_reasoning,
         .newline_after_tags = model.style != chat::TemplateStyle::glm_4_7,
+        .exact_content =
+            request.constraint && request.constraint->kind != Constraint::Kind::tool_calls,
         .tools = request.tool_schemas,
         .tag_ids = model.tag_ids,
         .call_id_prefix =

@@ -178,6 +178,7 @@ Result<Request> BatchRequestReader::read_request(const Json& json, Parser& parse
     if (runtime_.text() == nullptr)
       return make_error(ErrorCode::not_found, "structured output needs the model's tokenizer.json");
     KOHO_TRY_ASSIGN(request.grammar, runtime_.grammars().compile(*constraint));
+    if (parser) parser->exact_content = true;
   }
   return request;
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <unistd.h>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -178,7 +179,11 @@ Result<int> run(RunOptions& options) {
   shown.silent = options.json;
   shown.by_spelling = !options.flags.sampling.stop.empty();
   std::optional<AnswerDisplay> display;
-  if (options.is_chat()) display.emplace(parser_options(*runtime, conversation), shown);
+  if (options.is_chat()) {
+    chat::OutputParserOptions parser = parser_options(*runtime, conversation);
+    parser.exact_content = constraint.has_value();
+    display.emplace(std::move(parser), shown);
+  }
   const auto show = [&](const OutputEvent& event) {
     if (display)
       display->show(event);

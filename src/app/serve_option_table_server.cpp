@@ -97,8 +97,9 @@ std::vector<ServeOption> server_limit_options() {
        Takes::value, [](O& o, S v) { return set_text(o.server.files_dir, v); },
        [](const O& o) { return o.server.files_dir; }},
       {"Server", "--files-max-bytes", "BYTES",
-       "Size from which on no further file is kept there; 20g is 21474836480", Takes::value,
-       [](O& o, S v) { return set_bytes(o.server.files_bytes_max, v); },
+       "Size of all files there; of several API keys each has at most half of what others left; "
+       "20g is 21474836480",
+       Takes::value, [](O& o, S v) { return set_bytes(o.server.files_bytes_max, v); },
        [](const O& o) { return fmt::to_string(o.server.files_bytes_max); }},
       {"Server", "--max-connections", "N", "Open connections, half of them of one address",
        Takes::value, [](O& o, S v) { return set_number(o.server.connections_max, v, 1, 1 << 20); },

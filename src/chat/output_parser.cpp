@@ -110,6 +110,8 @@ void OutputParser::feed_text(std::string_view text, std::vector<OutputEvent>& ou
 
 void OutputParser::finish(AnswerEnd end, std::vector<OutputEvent>& out) {
   release_held(out);
+  if (is_exact() && num_calls_ == 0)
+    emit(OutputEvent::Kind::content, std::exchange(blank_, {}), out);
   if (end == AnswerEnd::cut_off) return;
   switch (state_) {
     case State::name:
@@ -212,7 +214,10 @@ void OutputParser::on_tag(Tag tag, std::vector<OutputEvent>& out) {
 
 void OutputParser::tag_in_prose(Tag tag, std::vector<OutputEvent>& out) {
   const bool tools = options_.tools != nullptr;
-  if (tag == Tag::think_open) {
+  const bool of_reasoning = tag == Tag::think_open || tag == Tag::think_close;
+  if (of_reasoning && is_exact()) {
+    prose(tag_text(tag), out);
+  } else if (tag == Tag::think_open) {
     if (state_ == State::content) enter_prose(State::reasoning);
   } else if (tag == Tag::think_close) {
     if (state_ == State::reasoning) enter_prose(State::content);
@@ -243,7 +248,8 @@ void OutputParser::prose(std::string_view text, std::vector<OutputEvent>& out) {
   if (is_blank(text)) return;
   run_has_text_ = true;
   const std::string run = std::exchange(blank_, {});
-  emit(kind, options_.newline_after_tags ? strip_newlines_left(run) : std::string_view(run), out);
+  const bool strips = options_.newline_after_tags && !is_exact();
+  emit(kind, strips ? strip_newlines_left(run) : std::string_view(run), out);
 }
 
 void OutputParser::emit(OutputEvent::Kind kind,

@@ -56,6 +56,7 @@ enum class AnswerEnd : std::uint8_t { finished, cut_off };
 struct OutputParserOptions {
   bool starts_in_reasoning = false;  // the prompt ends with <think>
   bool newline_after_tags = false;   // GLM-4.6 and 4.5 write a newline around their tags
+  bool exact_content = false;        // a grammar says what the content is
   std::shared_ptr<const ToolSchemas>
       tools;  // nullptr: tool tags are text (no tools, or tool_choice none)
   TagIds tag_ids = kNoTagIds;
@@ -67,7 +68,8 @@ struct OutputParserOptions {
 ///    in the answer. The parser drops <think> in reasoning, and </think> and </tool_call> in
 ///    content.
 ///  - It drops blank text between tags and keeps other text as it is. For 4.6 and 4.5 it also drops
-///    leading newlines, which belong to the format.
+///    leading newlines, which belong to the format. Exact content is kept as it is, <think> and
+///    </think> included; blank text beside calls is not content.
 ///  - It sends a tool's name once, complete. A call of an unknown tool stays text; a call without a
 ///    name is dropped.
 ///  - Arguments are JSON, typed by the tool's schema (value_to_json). It sends a string while it
@@ -144,6 +146,7 @@ class OutputParser {
   void close_call(std::vector<OutputEvent>& out);
 
   void prose(std::string_view text, std::vector<OutputEvent>& out);
+  bool is_exact() const { return options_.exact_content && state_ == State::content; }
   void release_held(std::vector<OutputEvent>& out);
   void emit(OutputEvent::Kind kind, std::string_view text, std::vector<OutputEvent>& out);
 

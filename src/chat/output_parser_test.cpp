@@ -73,6 +73,30 @@ TEST(OutputParser, HoldsBackOnlyWhatMayBecomeATag) {
                                       "content: ", ""}));
 }
 
+TEST(OutputParser, KeepsTheTextOfAGrammarAsItIs) {
+  const auto content = [](bool newline_after_tags, const std::vector<std::string>& pieces,
+                          AnswerEnd end = AnswerEnd::finished) {
+    OutputParserOptions options = with_tools();
+    options.starts_in_reasoning = true;
+    options.newline_after_tags = newline_after_tags;
+    options.exact_content = true;
+    OutputParser parser(options);
+    std::vector<OutputEvent> out;
+    for (const std::string& piece : pieces) parser.feed_text(piece, out);
+    parser.finish(end, out);
+    ParsedOutput parsed;
+    for (const OutputEvent& event : out) parsed.add(event);
+    return parsed.content;
+  };
+  for (const bool newlines : {false, true}) {
+    EXPECT_EQ(content(newlines, {"hm</think>", " \n"}), " \n");
+    EXPECT_EQ(content(newlines, {"hm</think>", "\n", " "}, AnswerEnd::cut_off), "\n ");
+    EXPECT_EQ(content(newlines, {"hm</think>", "\n\n", "a\n"}), "\n\na\n");
+    EXPECT_EQ(content(newlines, {"hm</think>", " </think>", "<think>"}), " </think><think>");
+    EXPECT_EQ(content(newlines, {"</think>\n<tool_call>write_all</tool_call>\n"}), "");
+  }
+}
+
 TEST(OutputParser, NeverSplitsACharacter) {
   OutputParser parser(with_tools());
   EXPECT_EQ(stream(parser, {"\xf0\x9f", "\x8e", "\x89\xe2", "\x82\xac"}),

@@ -84,14 +84,29 @@ void OutputStream::push(OutputEvent& event) {
 }
 
 void OutputStream::close(Summary summary) {
+  std::function<void(const Summary&)> on_end;
   {
     const std::lock_guard lock(mutex_);
     KOHO_CHECK(!closed_);
     summary_ = std::move(summary);
     closed_ = true;
+    on_end = std::exchange(on_end_, nullptr);
   }
   arrived_.notify_one();
   if (on_ready_) on_ready_();
+  // leave() calls it from now on.
+  if (on_end) on_end(summary_);
+}
+
+void OutputStream::leave(std::function<void(const Summary&)> on_end) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!closed_) {
+      on_end_ = std::move(on_end);
+      return;
+    }
+  }
+  on_end(summary_);
 }
 
 bool OutputStream::pause_without(std::size_t events) {

@@ -58,6 +58,9 @@ class OutputStream : public std::enable_shared_from_this<OutputStream> {
   Read poll(OutputEvent& event);
   /// As poll, after waiting up to `timeout_us` for something to come.
   Read wait(OutputEvent& event, std::int64_t timeout_us);
+  /// The reader reads no more: `on_end` is called once, with the summary, when the request ends (by
+  /// the engine's thread), or now if it has. It may not call back into the stream.
+  void leave(std::function<void(const Summary&)> on_end);
   /// How the request ended. Requires: poll or wait returned `done`.
   const Summary& summary() const { return summary_; }
 
@@ -96,6 +99,7 @@ class OutputStream : public std::enable_shared_from_this<OutputStream> {
   Summary summary_;
   std::function<void()> on_ready_;
   std::function<void(OutputStream&)> on_room_;
+  std::function<void(const Summary&)> on_end_;
 };
 
 }  // namespace koho

@@ -20,20 +20,22 @@ void Scheduler::yield_to_other_client(StepBatch& batch) {
   if (std::ranges::any_of(running_, [this](std::int32_t index) { return at(index).paused; }))
     return;
   const Sequence* claimant = nullptr;
-  Sequence* chosen = nullptr;
+  chosen_.clear();
   for (const std::int32_t index : fair_.heads()) {
     Sequence& sequence = at(index);
     if (claimant != nullptr && !claims_before(sequence, *claimant)) continue;
-    Sequence* other = sequence.in_flight_rows > 0 ? nullptr : find_yielding(sequence);
-    if (other == nullptr) continue;
+    if (sequence.in_flight_rows > 0) continue;
+    find_yielding(sequence);
+    if (yielding_.empty()) continue;
     claimant = &sequence;
-    chosen = other;
+    chosen_.swap(yielding_);
   }
-  if (chosen == nullptr) return;
-  preempt(*chosen);
-  chosen->yielded = true;
-  batch.yielded = chosen->id;
-  ++counters_.yielded;
+  for (Sequence* const sequence : chosen_) {
+    preempt(*sequence);
+    sequence->yielded = true;
+    batch.yielded.push_back(sequence->id);
+    ++counters_.yielded;
+  }
 }
 
 bool Scheduler::claims_before(const Sequence& a, const Sequence& b) const {
@@ -41,7 +43,8 @@ bool Scheduler::claims_before(const Sequence& a, const Sequence& b) const {
   return more != 0 ? more < 0 : fair_.precedes(a, a.tokens_to_compute, b, b.tokens_to_compute);
 }
 
-Sequence* Scheduler::find_yielding(Sequence& claimant) {
+void Scheduler::find_yielding(Sequence& claimant) {
+  yielding_.clear();
   bool lacks_pages = true;
   for (std::int32_t partition = 0; partition < limits_.partitions; ++partition) {
     std::int32_t& lacking = loads_[static_cast<std::size_t>(partition)];
@@ -50,8 +53,38 @@ Sequence* Scheduler::find_yielding(Sequence& claimant) {
   }
   // Others may have come to give way since it was tried.
   if (!lacks_pages) claimant.blocked_at = 0;
-  const bool lacks_slot = batch_slots_.empty();
-  if (!lacks_pages && !lacks_slot) return nullptr;
+  if (!lacks_pages && !batch_slots_.empty()) return;
+  if (Sequence* const one = next_to_yield(claimant, lacks_pages, -1); one != nullptr) {
+    yielding_.push_back(one);
+    return;
+  }
+  for (std::int32_t partition = 0; lacks_pages && partition < limits_.partitions; ++partition)
+    if (find_several(claimant, partition)) return;
+}
+
+bool Scheduler::find_several(const Sequence& claimant, std::int32_t partition) {
+  std::int32_t lacking = loads_[static_cast<std::size_t>(partition)];
+  while (lacking > 0) {
+    Sequence* const next = next_to_yield(claimant, true, partition);
+    if (next == nullptr) break;
+    lacking -= own_pages(*next);
+    yielding_.push_back(next);
+    // As if it had left, for a moment.
+    next->yielded = true;
+    fair_.return_batch_slot(*next);
+  }
+  for (Sequence* const one : yielding_) {
+    one->yielded = false;
+    fair_.take_batch_slot(*one);
+  }
+  if (lacking > 0) yielding_.clear();
+  return lacking <= 0;
+}
+
+Sequence* Scheduler::next_to_yield(const Sequence& claimant,
+                                   bool lacks_pages,
+                                   std::int32_t partition) {
+  const bool lacks_slot = batch_slots_.empty() && yielding_.empty();
   const std::int32_t needed = limits_.pages_of(claimant.known());
   const auto weight = [&](const Sequence& sequence) {
     return lacks_pages ? fair_.pages(sequence) : fair_.batch_slots(sequence);
@@ -60,17 +93,25 @@ Sequence* Scheduler::find_yielding(Sequence& claimant) {
   for (std::size_t i = running_.size(); i > 0; --i) {
     Sequence& sequence = at(running_[i - 1]);
     const std::int32_t generated = sequence.known() - sequence.prompt_length;
-    if (sequence.priority < claimant.priority) continue;
+    if (partition >= 0 && sequence.partition != partition) continue;
+    if (sequence.yielded || sequence.priority < claimant.priority) continue;
     if (kGeneratedPerRecomputed * sequence.recomputed > generated) continue;
     if (lacks_slot && fair_.batch_slots(sequence) < fair_.batch_slots(claimant) + 2) continue;
     if (chosen != nullptr && weight(sequence) <= weight(*chosen)) continue;
-    const auto pages = static_cast<std::int32_t>(sequence.pages.size());
-    if (lacks_pages && (pages < loads_[static_cast<std::size_t>(sequence.partition)] ||
-                        !gives_way(sequence, claimant, needed)))
+    const std::int32_t wanted =
+        partition >= 0 ? 1 : loads_[static_cast<std::size_t>(sequence.partition)];
+    if (lacks_pages && (own_pages(sequence) < wanted || !gives_way(sequence, claimant, needed)))
       continue;
     chosen = &sequence;
   }
   return chosen;
+}
+
+std::int32_t Scheduler::own_pages(const Sequence& sequence) const {
+  // Whoever holds a page of another holds those before it, too.
+  const auto own = std::ranges::partition_point(
+      sequence.pages, [this](const PageHandle& page) { return pool_.ref_count(page.page) > 1; });
+  return static_cast<std::int32_t>(sequence.pages.end() - own);
 }
 
 bool Scheduler::secure_batch_slot(StepBatch& batch, const Sequence& sequence) {

@@ -48,7 +48,7 @@ TEST(BatchSlots, AClientThatWaitsIsGivenOneOfAnotherClientsAtOnce) {
     EXPECT_EQ(tokens_of(batch, other), 6) << batch_slots;
     // The youngest of those that ran.
     const SequenceId yielded = longs[static_cast<std::size_t>(batch_slots - 1)];
-    EXPECT_EQ(batch->yielded, yielded);
+    EXPECT_EQ(batch->yielded, std::vector{yielded});
     EXPECT_EQ(running_of(harness, longs), batch_slots - 1);
     harness.step();
     EXPECT_EQ(harness.scheduler.find(other), nullptr) << "two tokens, two steps";

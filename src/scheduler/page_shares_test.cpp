@@ -67,6 +67,42 @@ TEST(PageShares, WhoWaitsIsGivenPagesOfAnotherClientAtOnce) {
   EXPECT_EQ(harness.scheduler.counters().yielded, 1U);
 }
 
+TEST(PageShares, SeveralGiveWhatNoSingleOneHas) {
+  Harness harness(limits_of(60));
+  start(harness, 10);
+  fill_pages(harness, 2);
+  const SequenceId other = harness.submit(28, 2, 200'000, 0, kOther);
+  const StepBatch* batch = harness.step();
+  EXPECT_EQ(tokens_of(batch, other), 28);
+  EXPECT_EQ(batch->yielded.size(), 2U);
+  EXPECT_EQ(harness.scheduler.counters().yielded, 2U);
+}
+
+TEST(PageShares, AForkGivesOnlyThePagesThatAreItsOwn) {
+  Limits limits = limits_of(60);
+  limits.prefix_cache = false;  // what they generate is the same
+  limits.step_tokens_max = 128;
+  limits.mixed_prefill_tokens_max = 100;
+  Harness harness(limits);
+  std::vector<Token> prompt(120);
+  std::iota(prompt.begin(), prompt.end(), 0);
+  std::vector<SequenceId> forks;
+  SequenceRequest request;
+  request.prompt = prompt;
+  request.completion_max = 100;
+  request.client = kMany;
+  for (int i = 0; i < 10; ++i) {
+    if (i > 0) request.fork_of = forks.front();
+    forks.push_back(*harness.scheduler.submit(request));
+  }
+  while (std::ssize(harness.scheduler.running()) < 10) harness.step();
+  fill_pages(harness, 2);
+  const SequenceId other = harness.submit(28, 2, 200'000, 0, kOther);
+  const StepBatch* batch = harness.step();
+  EXPECT_EQ(tokens_of(batch, other), 28);
+  EXPECT_GT(batch->yielded.size(), 1U) << "none has so many pages of its own";
+}
+
 TEST(PageShares, ABetterPriorityGivesNoWay) {
   Harness harness(limits_of(60));
   start(harness, 10, 1);
@@ -129,6 +165,26 @@ TEST(PageShares, WhoHasMorePagesPassesTheFirstInLineWithAnEighthOnly) {
   for (int i = 0; i < 4; ++i) EXPECT_EQ(tokens_of(harness.step(), passes), 0);
   while (harness.scheduler.find(first)->state != SequenceState::running) harness.step();
   EXPECT_EQ(harness.scheduler.find(passes)->admissions, 0);
+}
+
+TEST(PageShares, AWorsePriorityPassesTheFirstInLineWithAnEighthOnly) {
+  Harness harness(limits_of(60));
+  harness.submit(100, 60, 0, 0, kMany);
+  while (harness.step()->decodes == 0) continue;
+  const SequenceId first = harness.submit(160, 2, 50'000, 0, kMany);
+  harness.step();
+  std::vector<SequenceId> worse;
+  for (int i = 0; i < 6; ++i)
+    worse.push_back(harness.submit(11, 50, 100'000 + 1000 * i, 1, kOther));
+  for (int i = 0; i < 8; ++i) harness.step();
+  EXPECT_EQ(harness.scheduler.find(first)->state, SequenceState::waiting);
+  // Three pages each when they are admitted, of seven.
+  EXPECT_EQ(std::ranges::count_if(worse,
+                                  [&](SequenceId id) {
+                                    return harness.scheduler.find(id)->state ==
+                                           SequenceState::running;
+                                  }),
+            2);
 }
 
 TEST(PageShares, WhatWasCachedWhenItBeganToWaitTakesNoStepBeforeShortOnes) {

@@ -27,7 +27,7 @@ void clear(StepBatch& batch, std::int64_t step) {
   batch.run_pages.clear();
   batch.copies.clear();
   batch.preempted.clear();
-  batch.yielded = kNoSequence;
+  batch.yielded.clear();
 }
 
 }  // namespace
@@ -89,7 +89,7 @@ void Scheduler::plan_prefills(StepBatch& batch, bool admits) {
   order_.clear();
   for (const std::int32_t index : running_)
     if (!at(index).paused && prefills(at(index))) order_.push_back(index);
-  line_is_blocked_ = waiting_.size() > 0 && waiting_.first()->id == line_blocked_;
+  line_is_blocked_ = is_line_blocked();
   if (prefill_budget(batch) <= 0) return;
   if (order_.empty() && (!admits || waiting_.size() == 0)) return;
   std::ranges::sort(order_, [this](auto a, auto b) { return waiting_.precedes(at(a), at(b)); });
@@ -239,7 +239,7 @@ std::int32_t Scheduler::grant(Sequence& sequence, std::int32_t tokens, std::int3
 
 bool Scheduler::may_pass(const Sequence& sequence) const {
   if (!line_is_blocked_ || !passes(sequence)) return true;
-  if (step_ - line_blocked_since_ >= limits_.aging_steps) return false;
+  if (step_ - waiting_.first()->lacks_pages_since >= limits_.aging_steps) return false;
   std::int32_t pages = limits_.pages_of(sequence.known());
   for (const std::int32_t index : running_)
     if (at(index).passed_others) pages += static_cast<std::int32_t>(at(index).pages.size());
@@ -248,7 +248,8 @@ bool Scheduler::may_pass(const Sequence& sequence) const {
 
 bool Scheduler::passes(const Sequence& sequence) const {
   const Sequence& first = *waiting_.first();
-  return &first != &sequence &&
+  if (&first == &sequence) return false;
+  return sequence.priority > first.priority ||
          fair_.pages(sequence) + limits_.pages_of(sequence.known()) > fair_.pages(first);
 }
 
@@ -260,7 +261,8 @@ bool Scheduler::try_admit(StepBatch& batch, Sequence& sequence) {
   if (!admit(batch, sequence)) return false;
   order_.push_back(sequence.id.index);
   if (is_first) {
-    line_is_blocked_ = false;
+    // Who comes first now may have been it before, too.
+    line_is_blocked_ = is_line_blocked();
   } else if (line_is_blocked_ && passes_first) {
     sequence.passed_others = true;
     ++counters_.passed;
@@ -272,8 +274,8 @@ bool Scheduler::admissible(const StepBatch& batch, const Sequence& sequence) con
   // Tokens still being sampled are not known yet, so the sequence could not be computed again.
   if (sequence.in_flight_rows > 0) return false;
   // What this step took from a client is not given back to it at once.
-  const Sequence* yielded = find(batch.yielded);
-  if (yielded != nullptr && yielded->client == sequence.client) return false;
+  for (const SequenceId yielded : batch.yielded)
+    if (find(yielded)->client == sequence.client) return false;
   const auto changes = static_cast<std::int32_t>(batch.run_pages.size());
   if (changes + limits_.pages_of(sequence.known()) + limits_.sequences_max >
       limits_.page_changes_max())
@@ -312,6 +314,7 @@ bool Scheduler::admit(StepBatch& batch, Sequence& sequence) {
   end_waiting(sequence);
   sequence.state = SequenceState::running;
   sequence.admitted_step = step_;
+  sequence.lacks_pages_since = 0;
   sequence.batch_slot = batch_slots_.back();
   batch_slots_.pop_back();
   fair_.take_batch_slot(sequence);
@@ -339,11 +342,13 @@ bool Scheduler::admit(StepBatch& batch, Sequence& sequence) {
   return true;
 }
 
-void Scheduler::note_blocked_line(const Sequence& first) {
+bool Scheduler::is_line_blocked() const {
+  return waiting_.size() > 0 && waiting_.first()->lacks_pages_since > 0;
+}
+
+void Scheduler::note_blocked_line(Sequence& first) {
   line_is_blocked_ = true;
-  if (first.id == line_blocked_) return;
-  line_blocked_ = first.id;
-  line_blocked_since_ = step_;
+  if (first.lacks_pages_since == 0) first.lacks_pages_since = step_;
 }
 
 bool Scheduler::place(Sequence& sequence, std::int32_t& shared, PageHandle& copy_from) {

@@ -37,6 +37,8 @@ Scheduler::Scheduler(const Limits& limits, const std::array<std::uint64_t, 4>& s
     batch_slots_.push_back(batch_slot);
   deduplicated_pages_.reserve(batch_slots);
   preempted_.reserve(sequences_.size());
+  yielding_.reserve(batch_slots);
+  chosen_.reserve(batch_slots);
   const auto partitions = static_cast<std::size_t>(limits.partitions);
   prefilled_.resize(partitions);
   turns_.resize(partitions);
@@ -48,6 +50,7 @@ Scheduler::Scheduler(const Limits& limits, const std::array<std::uint64_t, 4>& s
     batch.run_pages.reserve(static_cast<std::size_t>(limits.page_changes_max()));
     batch.copies.reserve(batch_slots);
     batch.preempted.reserve(sequences_.size());
+    batch.yielded.reserve(batch_slots);
   }
 }
 

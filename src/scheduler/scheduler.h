@@ -20,7 +20,8 @@
 // client that waits and has fewer than whoever asks; no page is kept for the growth of those that
 // give way. Where one that waits finds no slot, a step preempts for it a sequence of a client that
 // has at least two more; where it finds no pages, of one that has twice as many: of the client with
-// most the youngest that may yield. What a sequence computes again because it yielded is at most
+// most the youngest that may yield, or several, if no single one has pages enough that nobody else
+// holds. What a sequence computes again because it yielded is at most
 // 5 % of what it has generated, the last time apart.
 //
 // Lookahead: up to two steps may be planned and not applied. Steps run on the device in the order
@@ -148,8 +149,14 @@ class Scheduler {
   void yield_to_other_client(StepBatch& batch);
   /// Whether somebody yields to `a` before `b`: fewer batch slots of its client, then fair order.
   bool claims_before(const Sequence& a, const Sequence& b) const;
-  /// Who yields to the claimant; nullptr: nobody can, or need.
-  Sequence* find_yielding(Sequence& claimant);
+  /// Who yields to the claimant, in `yielding_`; nobody: nobody can, or need.
+  void find_yielding(Sequence& claimant);
+  /// Several of the partition, if they have the pages that the claimant lacks.
+  bool find_several(const Sequence& claimant, std::int32_t partition);
+  /// One more of the partition, with pages of its own; or (-1) one with as many as lack.
+  Sequence* next_to_yield(const Sequence& claimant, bool lacks_pages, std::int32_t partition);
+  /// Pages that are free once the sequence has left.
+  std::int32_t own_pages(const Sequence& sequence) const;
   void plan_decodes(StepBatch& batch);
   /// Running prefills and, if it `admits`, waiting sequences.
   void plan_prefills(StepBatch& batch, bool admits);
@@ -206,7 +213,8 @@ class Scheduler {
   std::int32_t lighter_waiting(const Sequence& sequence);
   /// Whether one waits that may fit, of a client with fewer pages.
   bool fewer_pages_waiting(const Sequence& sequence);
-  /// Whether its admission would pass the first in line: its client would have more pages then.
+  /// Whether its admission would pass the first in line: its priority is worse, or its client would
+  /// have more pages then.
   bool passes(const Sequence& sequence) const;
   /// Whether it may be admitted before the first in line.
   bool may_pass(const Sequence& sequence) const;
@@ -249,8 +257,10 @@ class Scheduler {
   PageHandle take_page(std::int32_t partition);
   /// Preempts a paused sequence of the partition (-1: of any); false if there is none.
   bool reclaim_paused(const StepBatch& batch, std::int32_t partition);
+  /// Whether the first in line was seen to lack pages.
+  bool is_line_blocked() const;
   /// The first in line lacks pages in this step.
-  void note_blocked_line(const Sequence& first);
+  void note_blocked_line(Sequence& first);
   void preempt(Sequence& victim);
   void leave_running(Sequence& sequence);
   void release_pages(Sequence& sequence);
@@ -281,6 +291,8 @@ class Scheduler {
   std::int64_t turn_carry_ = 0;          // hundredths of tokens that the last steps owe to turns
   std::vector<std::int32_t> loads_;      // by partition, for a moment
   std::vector<std::int32_t> matches_;
+  std::vector<Sequence*> yielding_;  // for a moment
+  std::vector<Sequence*> chosen_;
   WaitingList waiting_;
   FairOrder fair_;
   std::int32_t short_classes_;  // size classes whose prompts the step's fair part holds whole
@@ -299,11 +311,8 @@ class Scheduler {
   /// next of them, an admission that failed for want of pages is not tried again. (Matching a
   /// prompt anew each step would cost a hash a page.)
   std::uint64_t departures_ = 1;
-  bool line_has_turn_ = false;  // some of this step is given away by turn
-  /// The first in line lacks pages, since `line_blocked_since_`.
-  bool line_is_blocked_ = false;
-  SequenceId line_blocked_ = kNoSequence;
-  std::int64_t line_blocked_since_ = 0;
+  bool line_has_turn_ = false;    // some of this step is given away by turn
+  bool line_is_blocked_ = false;  // the first in line lacks pages
   SchedulerCounters counters_;
 };
 

@@ -50,14 +50,15 @@ struct Sequence {
   std::int32_t registered = 0;     // leading pages that the prefix cache can find
   std::int32_t cached_tokens = 0;  // found in the cache at the first admission
   std::int32_t admissions = 0;
-  std::int64_t admitted_step = -1;  // step of the latest admission
-  std::int64_t last_row_step = -1;  // latest step with a row of this sequence
-  bool paused = false;              // its reader is slow: plan no row
-  std::int32_t granted = 0;         // prefill tokens of the step being planned
-  std::uint64_t blocked_at = 0;     // Scheduler::departures_ when it last lacked pages; 0: never
-  bool passed_others = false;       // admitted before the first in line, which lacked pages
-  bool yielded = false;             // its batch slot went to another client; to be admitted again
-  std::int32_t recomputed = 0;      // tokens, because it yielded
+  std::int64_t admitted_step = -1;     // step of the latest admission
+  std::int64_t last_row_step = -1;     // latest step with a row of this sequence
+  bool paused = false;                 // its reader is slow: plan no row
+  std::int32_t granted = 0;            // prefill tokens of the step being planned
+  std::uint64_t blocked_at = 0;        // Scheduler::departures_ when it last lacked pages; 0: never
+  bool passed_others = false;          // admitted before the first in line, which lacked pages
+  std::int64_t lacks_pages_since = 0;  // the step in which it did first, first in line; 0: none
+  bool yielded = false;         // its batch slot went to another client; to be admitted again
+  std::int32_t recomputed = 0;  // tokens, because it yielded
 
   SequenceId fork_of = kNoSequence;  // shares its prompt with this sequence
   bool awaits_parent = false;        // … whose prompt is not computed yet

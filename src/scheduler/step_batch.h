@@ -51,7 +51,7 @@ struct StepBatch {
   std::vector<PageId> run_pages;
   std::vector<PageCopy> copies;
   std::vector<SequenceId> preempted;  // lost their pages since the last step; may have ended
-  SequenceId yielded = kNoSequence;   // of these, who left its batch slot to another client
+  std::vector<SequenceId> yielded;    // of these, who left batch slot or pages to another client
 };
 
 }  // namespace koho

@@ -74,6 +74,8 @@ Result<ApiKeySettings> parse_key(const chat::Json& json, const std::string& path
       KOHO_TRY(read_limit(value, member, kMany, key.requests_per_minute));
     } else if (name == "tokens_per_minute") {
       KOHO_TRY(read_limit(value, member, kMany * 1000, key.tokens_per_minute));
+    } else if (name == "file_bytes") {
+      KOHO_TRY(read_limit(value, member, std::numeric_limits<std::int64_t>::max(), key.file_bytes));
     } else if (name == "priority") {
       std::int64_t priority = 0;
       KOHO_TRY(read_limit(value, member, kPriorities - 1, priority));
@@ -81,7 +83,7 @@ Result<ApiKeySettings> parse_key(const chat::Json& json, const std::string& path
     } else {
       return make_error(ErrorCode::invalid_argument,
                         "{} is unknown: expected key, name, requests_at_once, requests_per_minute, "
-                        "tokens_per_minute, priority or cache_salt",
+                        "tokens_per_minute, file_bytes, priority or cache_salt",
                         member);
     }
   }

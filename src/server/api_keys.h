@@ -30,12 +30,14 @@ struct ApiKeySettings {
   /// Of prompts and answers, in the same way. A request starts while its prompt and its max_tokens
   /// fit, or nothing of the minute is used. What it did not generate comes back at its end.
   std::int64_t tokens_per_minute = 0;
-  std::int32_t priority = 0;  // the best that its requests can have
-  std::string cache_salt;     // its prompts share cached pages only under this salt; "": with all
+  std::int64_t file_bytes = 0;  // of all its files; the answers of batches may go beyond
+  std::int32_t priority = 0;    // the best that its requests can have
+  std::string cache_salt;       // its prompts share cached pages only under this salt; "": with all
 };
 
 /// {"keys": [{"key": …, "name": …, "requests_at_once": …, "requests_per_minute": …,
-/// "tokens_per_minute": …, "priority": …, "cache_salt": …}, …]}, or the array alone.
+/// "tokens_per_minute": …, "file_bytes": …, "priority": …, "cache_salt": …}, …]}, or the array
+/// alone.
 /// Errors: invalid_argument with the member's path: unknown, of another type, out of range, no key,
 /// a key twice.
 Result<std::vector<ApiKeySettings>> parse_api_keys(std::string_view json);

@@ -141,22 +141,25 @@ void BatchRecords::fail(const std::string& id, std::vector<BatchFault> faults) {
   const std::lock_guard lock(mutex_);
   BatchRecord& record = records_.find(id)->second;
   if (is_over(record.status)) return;
-  log::warning("batch {} failed: {}", id, faults.front().message);
   record.faults = std::move(faults);
   record.enter(BatchStatus::failed, Core::unix_seconds());
   save(record);
 }
 
 void BatchRecords::end_check(const std::string& id, BatchCheck check) {
-  {
-    const std::lock_guard lock(mutex_);
-    records_.find(id)->second.total = check.total;
-  }
-  if (!check.faults.empty()) {
-    fail(id, std::move(check.faults));
-  } else if (advance(id, BatchStatus::validating, BatchStatus::in_progress)) {
+  const std::lock_guard lock(mutex_);
+  BatchRecord& record = records_.find(id)->second;
+  record.total = check.total;
+  if (record.status != BatchStatus::validating) return;  // cancelled in this moment
+  if (check.faults.empty()) {
     log::info("batch {}: {} requests", id, check.total);
+    record.enter(BatchStatus::in_progress, Core::unix_seconds());
+  } else {
+    log::warning("batch {} failed: {}", id, check.faults.front().message);
+    record.faults = std::move(check.faults);
+    record.enter(BatchStatus::failed, Core::unix_seconds());
   }
+  save(record);
 }
 
 void BatchRecords::count(const std::string& id, std::int64_t completed, std::int64_t failed) {

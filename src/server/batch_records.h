@@ -41,6 +41,7 @@ class BatchRecords {
   BatchRecord get(const std::string& id) const;
   /// False: the batch was not in `from` any more.
   bool advance(const std::string& id, BatchStatus from, BatchStatus to);
+  /// Without effect on one that is over.
   void fail(const std::string& id, std::vector<BatchFault> faults);
   /// A batch that is still validating goes on, or has failed.
   void end_check(const std::string& id, BatchCheck check);

@@ -23,7 +23,7 @@ constexpr std::size_t kActiveMax = 8;  // open batches, but for one of each owne
 constexpr std::size_t kOutputLineBytesMax = std::size_t{256} << 20U;
 constexpr std::chrono::milliseconds kLook{50};
 constexpr std::int64_t kTidyUs = 60'000'000;
-constexpr std::int64_t kCheckUs = 10'000;  // in which inputs are checked before the rest goes on
+constexpr std::int64_t kMomentUs = 10'000;       // after which what takes long lets the rest go on
 constexpr std::int64_t kFullDiskUs = 5'000'000;  // after which a batch looks for room again
 constexpr std::int32_t kPriority = kPriorities - 1;
 
@@ -120,13 +120,13 @@ Status BatchService::remove_file(std::string_view owner, std::string_view id) {
 void BatchService::run() {
   std::vector<std::size_t> ready;
   while (!stopping_.load()) {
-    is_checking_ = false;
+    has_more_ = false;
     const bool busy = work();
     {
       std::unique_lock lock(wakes_->mutex);
       const auto woken = [this] { return wakes_->called || !wakes_->slots.empty(); };
       // Without a batch nothing has to be looked after but what expires.
-      wakes_->arrived.wait_for(lock, kLook * (is_checking_ ? 0 : busy ? 1 : 20), woken);
+      wakes_->arrived.wait_for(lock, kLook * (has_more_ ? 0 : busy ? 1 : 20), woken);
       wakes_->called = false;
       ready.clear();
       ready.swap(wakes_->slots);
@@ -156,8 +156,9 @@ bool BatchService::work() {
         static_cast<std::size_t>(std::max(serving->model.limits.scheduler.sequences_max, 1)));
   open_batches();
   withdraw(std::max<std::int64_t>(places(), 0));
+  const ActiveBatch::Pauses pauses = next_pause();
   for (std::size_t i = 0; i < active_.size();) {
-    if (settle(*active_[i])) {
+    if (settle(*active_[i], pauses)) {
       active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(i));
     } else {
       ++i;
@@ -181,7 +182,7 @@ std::int64_t BatchService::room() const {
 
 void BatchService::open_batches() {
   const std::vector<BatchRecord> unfinished = records_.unfinished();
-  is_checking_ = !validate(unfinished);
+  has_more_ = !validate(unfinished);
   std::map<std::string_view, std::size_t> active;  // by owner
   for (const BatchRecord& one : unfinished) active.try_emplace(one.owner, 0);
   const std::size_t share = std::max<std::size_t>(kActiveMax / std::max(active.size(), 1UL), 1);
@@ -204,7 +205,7 @@ void BatchService::open_batches() {
       finish_files(now);  // the server ended while it made them
       continue;
     }
-    Result<std::unique_ptr<Active>> opened = open_batch(now);
+    Result<std::unique_ptr<ActiveBatch>> opened = open_batch(now);
     if (opened.ok()) {
       active_.push_back(std::move(*opened));
     } else {
@@ -213,10 +214,15 @@ void BatchService::open_batches() {
   }
 }
 
+ActiveBatch::Pauses BatchService::next_pause() const {
+  return [this, end_us = core_.clock().now_us() + kMomentUs] {
+    return core_.clock().now_us() >= end_us || stopping_.load();
+  };
+}
+
 /// Checks inputs of new batches for a moment, owners in turn. False: more is to be checked.
 bool BatchService::validate(const std::vector<BatchRecord>& unfinished) {
-  const std::int64_t end_us = core_.clock().now_us() + kCheckUs;
-  const auto pauses = [&] { return core_.clock().now_us() >= end_us || stopping_.load(); };
+  const ActiveBatch::Pauses pauses = next_pause();
   do {
     if (!checker_) {
       const BatchRecord* next = nullptr;
@@ -239,7 +245,7 @@ bool BatchService::validate(const std::vector<BatchRecord>& unfinished) {
   return false;
 }
 
-Result<std::unique_ptr<BatchService::Active>> BatchService::open_batch(const BatchRecord& batch) {
+Result<std::unique_ptr<ActiveBatch>> BatchService::open_batch(const BatchRecord& batch) {
   KOHO_TRY_ASSIGN(LineReader input,
                   LineReader::open(files_->content_path(batch.input_file_id).string(),
                                    api::kBatchLineBytesMax));
@@ -248,59 +254,33 @@ Result<std::unique_ptr<BatchService::Active>> BatchService::open_batch(const Bat
                   BatchOutput::open(part_path(batch.id, "output").string(), options));
   KOHO_TRY_ASSIGN(BatchOutput errors,
                   BatchOutput::open(part_path(batch.id, "errors").string(), options));
-  auto active =
-      std::make_unique<Active>(batch.id, std::move(input), std::move(output), std::move(errors));
+  auto active = std::make_unique<ActiveBatch>(batch.id, std::move(input), std::move(output),
+                                              std::move(errors));
   active->completed = static_cast<std::int64_t>(active->output.lines_found());
   active->failed = static_cast<std::int64_t>(active->errors.lines_found());
   records_.count(active->id, active->completed, active->failed);
   return active;
 }
 
-/// The next line that has no outcome yet. A line that cannot be read gets one.
-Result<bool> BatchService::next_line(Active& batch, api::BatchLine& read) {
-  while (!batch.at_end) {
-    std::string_view line;
-    KOHO_TRY_ASSIGN(const LineReader::State state, batch.input.next(line, -1));
-    if (state == LineReader::State::nothing_yet) continue;
-    if (state == LineReader::State::end) {
-      batch.at_end = true;
-      break;
-    }
-    if (state == LineReader::State::line && api::is_blank_line(line)) continue;
-    read = {};
-    api::Refusal refused;
-    if (state == LineReader::State::too_long) {
-      read.number = batch.input.number();
-      refused = api::wrong_field("", "the line is too long", "invalid_json_line");
-    } else {
-      refused = api::read_batch_line(line, batch.input.number(), read);
-    }
-    const std::string id = read.custom_id.empty() ? "null" : json_string(read.custom_id);
-    if (batch.errors.refused(read.number, id) || batch.output.answered().contains(hash_of(id)))
-      continue;
-    if (!refused) return true;
-    KOHO_TRY(batch.errors.write(api::batch_error_line(read, *refused)));
-    ++batch.failed;
-  }
-  return false;
-}
-
 void BatchService::feed() {
+  const ActiveBatch::Pauses pauses = next_pause();
   std::size_t idle = 0;  // batches in a row that have nothing to send
   for (std::size_t index = 0; index < slots_.size(); ++index) {
     if (slots_[index].job) continue;
     bool sent = false;
     while (!sent && idle < active_.size()) {
       if (running_.load() >= room()) return;
-      Active& batch = *active_[turn_++ % active_.size()];
-      sent = feed_one(batch, index);
+      ActiveBatch& batch = *active_[turn_++ % active_.size()];
+      sent = feed_one(batch, index, pauses);
       idle = sent ? 0 : idle + 1;
     }
     if (!sent) return;
   }
 }
 
-bool BatchService::feed_one(Active& batch, std::size_t index) {
+bool BatchService::feed_one(ActiveBatch& batch,
+                            std::size_t index,
+                            const ActiveBatch::Pauses& pauses) {
   if (batch.broken || batch.waits_until_us > core_.clock().now_us()) return false;
   if (batch.key != nullptr) {
     // The rest is for what the key's clients wait for.
@@ -313,9 +293,10 @@ bool BatchService::feed_one(Active& batch, std::size_t index) {
     line = std::move(batch.retries.front().line);
     batch.retries.pop_front();
   } else {
-    const Result<bool> found = next_line(batch, line);
-    if (!found.ok()) batch.broken = found.error();
-    if (!found.ok() || !*found) return false;
+    const Result<ActiveBatch::Next> next = batch.next_line(line, pauses);
+    if (!next.ok()) batch.broken = next.error();
+    if (next.ok() && *next == ActiveBatch::Next::paused) has_more_ = true;
+    if (!next.ok() || *next != ActiveBatch::Next::line) return false;
   }
   Slot& slot = slots_[index];
   slot.batch = &batch;
@@ -333,7 +314,7 @@ bool BatchService::feed_one(Active& batch, std::size_t index) {
 void BatchService::poll_slot(std::size_t index) {
   Slot& slot = slots_[index];
   if (!slot.job || !slot.job->poll()) return;
-  Active& batch = *slot.batch;
+  ActiveBatch& batch = *slot.batch;
   const bool device = slot.job->status() >= 500 && core_.serving()->engine.statistics().broken;
   if (slot.job->retry_after_s() > 0 || device) {
     const std::int64_t at_us =
@@ -346,7 +327,7 @@ void BatchService::poll_slot(std::size_t index) {
 }
 
 void BatchService::keep_answer(Slot& slot) {
-  Active& batch = *slot.batch;
+  ActiveBatch& batch = *slot.batch;
   const bool answered = slot.job->status() == 200;
   BatchOutput& output = answered ? batch.output : batch.errors;
   if (Status written = output.write(slot.job->output()); written.ok()) {
@@ -382,7 +363,7 @@ void BatchService::withdraw(std::int64_t keep) {
   }
 }
 
-void BatchService::withdraw_batch(Active& batch) {
+void BatchService::withdraw_batch(ActiveBatch& batch) {
   for (Slot& slot : slots_) {
     if (!slot.job || slot.batch != &batch) continue;
     batch.retries.push_back({.line = slot.job->take_line(), .at_us = 0});
@@ -390,24 +371,8 @@ void BatchService::withdraw_batch(Active& batch) {
   }
 }
 
-/// Writes an error for every line that has no outcome.
-Status BatchService::give_up_lines(Active& batch, const api::ApiError& why) {
-  for (const Retry& retry : batch.retries) {
-    KOHO_TRY(batch.errors.write(api::batch_error_line(retry.line, why)));
-    ++batch.failed;
-  }
-  batch.retries.clear();
-  api::BatchLine line;
-  while (true) {
-    KOHO_TRY_ASSIGN(const bool found, next_line(batch, line));
-    if (!found) return {};
-    KOHO_TRY(batch.errors.write(api::batch_error_line(line, why)));
-    ++batch.failed;
-  }
-}
-
 /// Whether the batch is over.
-bool BatchService::settle(Active& batch) {
+bool BatchService::settle(ActiveBatch& batch, const ActiveBatch::Pauses& pauses) {
   if (batch.broken) {
     withdraw_batch(batch);
     fail(batch.id, *batch.broken);
@@ -426,9 +391,11 @@ bool BatchService::settle(Active& batch) {
   const BatchStatus status = records_.get(batch.id).status;
   if (status == BatchStatus::cancelling || status == BatchStatus::expiring) {
     withdraw_batch(batch);
-    if (Status written = give_up_lines(batch, give_up_error(status, key_gone, !now.owner.empty()));
-        !written.ok()) {
-      batch.broken = std::move(written).error();
+    const Result<bool> done =
+        batch.give_up_lines(give_up_error(status, key_gone, !now.owner.empty()), pauses);
+    if (!done.ok()) batch.broken = done.error();
+    if (!done.ok() || !*done) {
+      has_more_ = true;
       return false;
     }
   } else if (!batch.at_end || batch.in_flight > 0 || !batch.retries.empty()) {
@@ -488,7 +455,7 @@ void BatchService::finish_files(const BatchRecord& batch) {
 
 /// Ends the batch with an error of this machine, of which its client is not told paths.
 void BatchService::fail(const std::string& id, const Error& error) {
-  log::warning("batch {}: {}", id, error.message);
+  log::warning("batch {} failed: {}", id, error.message);
   records_.fail(id, {{.line = 0,
                       .code = std::string(error_code_info(error.code).name),
                       .param = {},

@@ -6,7 +6,6 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -17,9 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/line_reader.h"
+#include "server/active_batch.h"
 #include "server/batch_check.h"
-#include "server/batch_output.h"
 #include "server/batch_records.h"
 #include "server/core.h"
 #include "server/file_store.h"
@@ -63,34 +61,9 @@ class BatchService {
   std::int64_t running() const { return running_.load(); }
 
  private:
-  /// Lines that wait to be sent again.
-  struct Retry {
-    api::BatchLine line{};
-    std::int64_t at_us = 0;
-  };
-  /// A batch whose files are open.
-  struct Active {
-    Active(std::string name, LineReader reader, BatchOutput answers, BatchOutput failures)
-        : id(std::move(name)),
-          input(std::move(reader)),
-          output(std::move(answers)),
-          errors(std::move(failures)) {}
-    std::string id;
-    LineReader input;
-    BatchOutput output;
-    BatchOutput errors;
-    std::deque<Retry> retries;
-    std::shared_ptr<ApiKey> key;
-    std::int64_t in_flight = 0;
-    std::int64_t completed = 0;
-    std::int64_t failed = 0;
-    std::int64_t waits_until_us = 0;  // for room on the disk
-    bool at_end = false;              // of the input
-    std::optional<Error> broken{};    // the disk's fault
-  };
   struct Slot {
     std::optional<LineJob> job;
-    Active* batch = nullptr;
+    ActiveBatch* batch = nullptr;
     std::uint64_t order = 0;
   };
   /// Slots whose jobs have something to do. The engine's thread adds to it.
@@ -119,17 +92,17 @@ class BatchService {
   bool work();
   void open_batches();
   bool validate(const std::vector<BatchRecord>& unfinished);
-  Result<std::unique_ptr<Active>> open_batch(const BatchRecord& record);
+  Result<std::unique_ptr<ActiveBatch>> open_batch(const BatchRecord& record);
   void poll_slot(std::size_t index);
   void keep_answer(Slot& slot);
   void release(Slot& slot);
   void feed();
-  bool feed_one(Active& batch, std::size_t index);
-  Result<bool> next_line(Active& batch, api::BatchLine& read);
+  bool feed_one(ActiveBatch& batch, std::size_t index, const ActiveBatch::Pauses& pauses);
   void withdraw(std::int64_t keep);
-  void withdraw_batch(Active& batch);
-  Status give_up_lines(Active& batch, const api::ApiError& why);
-  bool settle(Active& batch);
+  void withdraw_batch(ActiveBatch& batch);
+  bool settle(ActiveBatch& batch, const ActiveBatch::Pauses& pauses);
+  /// True from a moment on, or when the service ends.
+  ActiveBatch::Pauses next_pause() const;
   void name_files(const std::string& id);
   void finish_files(const BatchRecord& batch);
   void fail(const std::string& id, const Error& error);
@@ -141,14 +114,14 @@ class BatchService {
   BatchRecords records_;
   std::shared_ptr<Wakes> wakes_ = std::make_shared<Wakes>();
   std::vector<Slot> slots_;
-  std::vector<std::unique_ptr<Active>> active_;
+  std::vector<std::unique_ptr<ActiveBatch>> active_;
   std::size_t turn_ = 0;  // whose line is next
   /// The check of one batch's input, a piece at a time.
   std::optional<BatchChecker> checker_;
   std::string checked_;                                // the batch
   std::map<std::string, std::uint64_t> checks_taken_;  // by owner: the last one's number
   std::uint64_t checks_ = 0;
-  bool is_checking_ = false;
+  bool has_more_ = false;  // to do at once: it paused for the rest
   std::uint64_t order_ = 0;
   std::atomic<std::int64_t> running_{0};
   std::atomic<bool> stopping_{false};

@@ -8,6 +8,8 @@
 #include <boost/asio/socket_base.hpp>
 #include <netinet/tcp.h>
 
+#include "server/client_address.h"
+
 namespace koho::server {
 
 namespace asio = boost::asio;
@@ -47,13 +49,8 @@ std::uint64_t client_of(const asio::ip::tcp::socket& socket) {
   boost::system::error_code error;
   const asio::ip::address address = socket.remote_endpoint(error).address();
   if (error) return 0;
-  if (address.is_v4()) return std::uint64_t{1} << 32U | address.to_v4().to_uint();
-  const asio::ip::address_v6 v6 = address.to_v6();
-  if (v6.is_v4_mapped())
-    return std::uint64_t{1} << 32U | asio::ip::make_address_v4(asio::ip::v4_mapped, v6).to_uint();
-  std::uint64_t network = 0;
-  for (std::size_t i = 0; i < 8; ++i) network = network << 8U | v6.to_bytes()[i];
-  return network;
+  return address.is_v4() ? client_of_address(address.to_v4().to_bytes())
+                         : client_of_address(address.to_v6().to_bytes());
 }
 
 Connection::Connection(IoThread& thread,

@@ -150,19 +150,19 @@ void Core::remove_job(const std::string& id) {
   jobs_.erase(id);
 }
 
-Core::Abort Core::abort_job(const std::string& id, const std::string& owner) {
-  const std::string bare(api::without_id_prefix(id));
+Core::Abort Core::abort_job(const OwnedJob& wanted) {
+  const std::string bare(api::without_id_prefix(wanted.id));
   std::shared_ptr<GenerationJob> job;
   {
     const std::lock_guard lock(mutex_);
-    auto found = jobs_.find(id);
+    auto found = jobs_.find(wanted.id);
     if (found == jobs_.end()) found = jobs_.find(bare);
     if (found != jobs_.end()) job = found->second.lock();
-    const bool others = job && job->owner() != owner;
+    const bool others = job && job->owner() != wanted.owner;
     if (found == jobs_.end() || others) {
       if (readers_.empty() || pending_aborts_.size() >= kPendingAbortsMax) return Abort::unknown;
-      for (const std::string& name : {id, bare})
-        pending_aborts_.push_back({name, owner, reader_next_});
+      for (const std::string& name : {wanted.id, bare})
+        pending_aborts_.push_back({{.id = name, .owner = wanted.owner}, reader_next_});
       return Abort::pending;
     }
   }
@@ -177,12 +177,12 @@ std::uint64_t Core::begin_reading() {
   return reader_next_++;
 }
 
-bool Core::end_reading(std::uint64_t reader, const std::string& name, const std::string& owner) {
+bool Core::end_reading(std::uint64_t reader, const OwnedJob& job) {
   const std::lock_guard lock(mutex_);
   readers_.erase(reader);
   const bool meant =
-      !name.empty() && std::ranges::any_of(pending_aborts_, [&](const PendingAbort& abort) {
-        return abort.id == name && abort.owner == owner && reader < abort.readers_end;
+      !job.id.empty() && std::ranges::any_of(pending_aborts_, [&](const PendingAbort& abort) {
+        return abort.job == job && reader < abort.readers_end;
       });
   std::erase_if(pending_aborts_, [&](const PendingAbort& abort) {
     return readers_.empty() || *readers_.begin() >= abort.readers_end;

@@ -132,17 +132,23 @@ class Core {
   /// random digits.
   std::string add_job(const std::string& id, const std::shared_ptr<GenerationJob>& job);
   void remove_job(const std::string& id);
+  /// A job as its owner calls it.
+  struct OwnedJob {
+    std::string id{};
+    std::string owner{};
+    bool operator==(const OwnedJob&) const = default;
+  };
   /// Aborts the owner's job with that name, with or without an API's prefix ("chatcmpl-"). unknown:
   /// there is none. pending: there is none yet, but bodies are still being read; a job of the owner
   /// whose body has the name is aborted then.
   enum class Abort : std::uint8_t { unknown, pending, done };
-  Abort abort_job(const std::string& id, const std::string& owner);
+  Abort abort_job(const OwnedJob& wanted);
   void abort_all_jobs();
   /// Announces a job whose body is not read yet; returns its number for end_reading().
   std::uint64_t begin_reading();
-  /// The body of job `reader` is read and has the name `name`, or "". True: its owner asked
-  /// abort_job() for it.
-  bool end_reading(std::uint64_t reader, const std::string& name, const std::string& owner);
+  /// The body of job `reader` is read and has this name, or "". True: its owner asked abort_job()
+  /// for it.
+  bool end_reading(std::uint64_t reader, const OwnedJob& job);
 
   /// 32 random hexadecimal digits.
   std::string make_id();
@@ -172,8 +178,7 @@ class Core {
   std::set<std::uint64_t> readers_;  // in the order they came
   std::uint64_t reader_next_ = 0;
   struct PendingAbort {
-    std::string id;
-    std::string owner;
+    OwnedJob job;
     std::uint64_t readers_end;  // applies to readers before this one
   };
   std::vector<PendingAbort> pending_aborts_;  // empty while no body is being read

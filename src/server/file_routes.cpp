@@ -184,6 +184,13 @@ api::Refusal read_order(const Json& body, BatchOrder& order) {
   return {};
 }
 
+/// What may be kept of whoever calls.
+FileShare share_of(const Core& core, const RoutedRequest& call) {
+  if (call.key == nullptr) return {};
+  return {.bytes_max = call.key->settings().file_bytes,
+          .leaves_room = core.api_keys()->all().size() > 1};
+}
+
 Response answer_upload(Core& core, BatchService& service, const RoutedRequest& call) {
   const Result<std::vector<FormPart>> form = read_form(call.head.field("content-type"), call.body);
   if (!form.ok()) return refuse_field("", form.error().message, "bad_request");
@@ -215,7 +222,8 @@ Response answer_upload(Core& core, BatchService& service, const RoutedRequest& c
       return refuse(*std::move(refused));
     file.expires_at = file.created_at + after_s;
   }
-  if (const Status kept = service.files().add(file, content->content); !kept.ok())
+  if (const Status kept = service.files().add(file, content->content, share_of(core, call));
+      !kept.ok())
     return refuse(kept.error());
   return json_response(file_json(file));
 }
@@ -261,12 +269,15 @@ Response answer_delete_file(Core& /*core*/, BatchService& service, const RoutedR
   return json_response(out + R"(,"object":"file","deleted":true})");
 }
 
-Response answer_create_batch(Core& /*core*/, BatchService& service, const RoutedRequest& call) {
+Response answer_create_batch(Core& core, BatchService& service, const RoutedRequest& call) {
   Json body;
   if (api::Refusal refused = api::parse_body(call.body, reads_of_batches, body))
     return refuse(*std::move(refused));
   BatchOrder order{.owner = owner_of(call.key)};
   if (api::Refusal refused = read_order(body, order)) return refuse(*std::move(refused));
+  if (const Status room = service.files().check_share(order.owner, share_of(core, call));
+      !room.ok())
+    return refuse(room.error());
   const Result<BatchRecord> made = service.create(order);
   return made.ok() ? json_response(batch_json(*made)) : refuse(made.error());
 }

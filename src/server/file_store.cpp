@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <functional>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,7 +21,7 @@ namespace koho::server {
 namespace {
 
 constexpr std::size_t kFactsBytesMax = 64U << 10U;
-constexpr std::size_t kFilesMax = 100'000;
+constexpr std::int64_t kFilesMax = 100'000;
 
 std::string facts_of(const StoredFile& file) {
   std::string out = file_json(file);
@@ -96,7 +97,7 @@ Status FileStore::read_table() {
       continue;
     }
     file->bytes = status.st_size;
-    bytes_used_ += file->bytes;
+    hold(file->owner, {.bytes = file->bytes, .files = 1});
     files_.emplace(file->id, std::move(*file));
   }
   if (error)
@@ -117,32 +118,69 @@ std::filesystem::path FileStore::facts_path(std::string_view id) const {
 Status FileStore::keep(StoredFile file) {
   KOHO_TRY(write_whole_file(facts_path(file.id), facts_of(file)));
   const std::lock_guard lock(mutex_);
-  bytes_used_ += file.bytes;
+  hold(file.owner, {.bytes = file.bytes, .files = 1});
   files_.insert_or_assign(file.id, std::move(file));
   return {};
 }
 
-Status FileStore::add(StoredFile file, std::string_view content) {
+void FileStore::hold(const std::string& owner, const Held& more) {
+  Held& held = held_[owner];
+  held.bytes += more.bytes;
+  held.files += more.files;
+  if (held.files == 0) held_.erase(owner);
+}
+
+std::int64_t FileStore::room_for(std::string_view owner,
+                                 std::int64_t most,
+                                 std::int64_t Held::*what,
+                                 bool leaves_room) const {
+  std::vector<std::int64_t> others;
+  for (const auto& [name, held] : held_)
+    if (name != owner) others.push_back(held.*what);
+  std::ranges::sort(others, std::greater<>());
+  // As for unfinished batches: each leaves as much as it has. Who has more, by the answers of
+  // batches, has taken it from nobody.
+  for (const std::int64_t one : others) most -= leaves_room ? std::min(one, most / 2) : one;
+  return leaves_room ? most / 2 : most;
+}
+
+Status FileStore::check_room(std::string_view owner,
+                             const Held& more,
+                             const FileShare& share) const {
+  const auto found = held_.find(owner);
+  const Held own = found == held_.end() ? Held{} : found->second;
+  if (own.files + more.files > room_for(owner, kFilesMax, &Held::files, share.leaves_room))
+    return make_error(ErrorCode::resource_exhausted,
+                      "{} files are yours, the limit: delete some first", own.files);
+  std::int64_t room = room_for(owner, bytes_max_, &Held::bytes, share.leaves_room);
+  if (share.bytes_max > 0) room = std::min(room, share.bytes_max);
+  if (own.bytes + more.bytes > room)
+    return make_error(ErrorCode::resource_exhausted,
+                      "{} bytes of files are yours, {} more would fit: delete some first",
+                      own.bytes, std::max<std::int64_t>(room - own.bytes, 0));
+  return {};
+}
+
+Status FileStore::check_share(std::string_view owner, const FileShare& share) const {
+  const std::lock_guard lock(mutex_);
+  return check_room(owner, {}, share);
+}
+
+Status FileStore::add(StoredFile file, std::string_view content, const FileShare& share) {
   file.bytes = static_cast<std::int64_t>(content.size());
+  const std::string owner = file.owner;
+  const Held promised{.bytes = file.bytes, .files = 1};
   {
     const std::lock_guard lock(mutex_);
-    if (files_.size() >= kFilesMax)
-      return make_error(ErrorCode::resource_exhausted,
-                        "the server keeps {} files, the limit: delete some first", kFilesMax);
-    const std::int64_t left = bytes_max_ - bytes_used_ - bytes_promised_;
-    if (file.bytes > left)
-      return make_error(ErrorCode::resource_exhausted,
-                        "the server keeps {} bytes of files, {} are left: delete some first",
-                        bytes_max_, std::max<std::int64_t>(left, 0));
-    bytes_promised_ += file.bytes;
+    KOHO_TRY(check_room(owner, promised, share));
+    hold(owner, promised);
   }
-  const std::int64_t promised = file.bytes;
   const std::filesystem::path path = content_path(file.id);
   Status done = write_whole_file(path, content);
   if (done.ok()) done = keep(std::move(file));
   if (!done.ok()) ::unlink(path.c_str());
   const std::lock_guard lock(mutex_);
-  bytes_promised_ -= promised;
+  hold(owner, {.bytes = -promised.bytes, .files = -1});
   return done;
 }
 
@@ -184,7 +222,7 @@ bool FileStore::remove(std::string_view owner, std::string_view id) {
   // The facts first: content without facts is no file.
   ::unlink(facts_path(id).c_str());
   ::unlink(content_path(id).c_str());
-  bytes_used_ -= found->second.bytes;
+  hold(found->second.owner, {.bytes = -found->second.bytes, .files = -1});
   files_.erase(found);
   return true;
 }
@@ -199,11 +237,6 @@ void FileStore::remove_expired(std::int64_t now_s,
   }
   for (const StoredFile& file : expired)
     if (!is_read(file)) remove(file.owner, file.id);
-}
-
-std::int64_t FileStore::bytes_used() const {
-  const std::lock_guard lock(mutex_);
-  return bytes_used_;
 }
 
 }  // namespace koho::server

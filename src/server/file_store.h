@@ -33,6 +33,12 @@ struct StoredFile {
 /// The file's JSON object for clients.
 std::string file_json(const StoredFile& file);
 
+/// What an owner may keep.
+struct FileShare {
+  std::int64_t bytes_max = 0;  // 0: no limit of its own
+  bool leaves_room = false;    // it may keep no more than it leaves to other owners
+};
+
 /// Threads: any.
 class FileStore {
  public:
@@ -42,8 +48,11 @@ class FileStore {
                                                  std::int64_t bytes_max);
 
   /// Keeps `content` under `file.id`, which is new. Errors: resource_exhausted: all files together
-  /// would have more than bytes_max; io_error.
-  Status add(StoredFile file, std::string_view content);
+  /// would have more than bytes_max, or the owner's more than its share; io_error.
+  Status add(StoredFile file, std::string_view content, const FileShare& share = {});
+  /// Whether the owner is within its share, which the answers of its batches may exceed.
+  /// Errors: resource_exhausted.
+  Status check_share(std::string_view owner, const FileShare& share) const;
   /// The same for a file that is on this disk already, which is moved; if it is gone, it was moved
   /// by an earlier call that did not end. No limit: it holds work that was done. Errors: io_error.
   Status take_over(StoredFile file, const std::filesystem::path& content);
@@ -58,13 +67,25 @@ class FileStore {
   std::filesystem::path content_path(std::string_view id) const;
   /// A directory for those who keep more than files beside them.
   const std::filesystem::path& directory() const { return directory_; }
-  std::int64_t bytes_used() const;
 
  private:
   FileStore(std::filesystem::path directory, std::int64_t bytes_max)
       : directory_(std::move(directory)), bytes_max_(bytes_max) {}
+  struct Held {
+    std::int64_t bytes = 0;
+    std::int64_t files = 0;
+  };
   Status read_table();
   Status keep(StoredFile file);
+  // ---- under the mutex
+  /// An owner has more or less of both.
+  void hold(const std::string& owner, const Held& more);
+  Status check_room(std::string_view owner, const Held& more, const FileShare& share) const;
+  /// How much of `most` an owner may hold.
+  std::int64_t room_for(std::string_view owner,
+                        std::int64_t most,
+                        std::int64_t Held::*what,
+                        bool leaves_room) const;
   std::filesystem::path facts_path(std::string_view id) const;
 
   const std::filesystem::path directory_;
@@ -72,8 +93,7 @@ class FileStore {
   Descriptor lock_;
   mutable std::mutex mutex_;
   std::map<std::string, StoredFile, std::less<>> files_;
-  std::int64_t bytes_used_ = 0;
-  std::int64_t bytes_promised_ = 0;  // of files that are being written
+  std::map<std::string, Held, std::less<>> held_;  // by owner, what is being written included
 };
 
 }  // namespace koho::server

@@ -32,7 +32,6 @@ GenerationJob::GenerationJob(Core& core, Setup setup)
 GenerationJob::~GenerationJob() {
   end_reading({});
   if (!body_name_.empty()) core_.remove_job(body_name_);
-  if (holds_key_) setup_.key->end(answer_taken_);
   --core_.counters().requests_live;
 }
 
@@ -41,9 +40,9 @@ void GenerationJob::start(std::string body) {
       core_.add_job(setup_.request_id.empty() ? setup_.id : setup_.request_id, shared_from_this());
   reader_ = core_.begin_reading();
   if (setup_.key != nullptr) {
-    refused_ = setup_.key->begin(core_.clock().now_us());
-    holds_key_ = !refused_;
-    key_is_at_limit_ = !holds_key_;
+    use_ = std::make_shared<KeyUse>(setup_.key);
+    refused_ = use_->begin(core_.clock().now_us());
+    key_is_at_limit_ = refused_.has_value();
   }
   if (refused_) {
     end_reading({});
@@ -75,7 +74,7 @@ void GenerationJob::end_reading(const std::string& name) {
   if (!reader_) return;
   if (setup_.request_id.empty() && !name.empty())
     body_name_ = core_.add_job(name, shared_from_this());
-  if (core_.end_reading(*reader_, name, owner())) aborted_.store(true);
+  if (core_.end_reading(*reader_, {.id = name, .owner = owner()})) aborted_.store(true);
   reader_.reset();
 }
 
@@ -151,18 +150,15 @@ std::optional<ApiError> GenerationJob::read(std::string& body) {
 }
 
 void GenerationJob::take_tokens() {
-  if (setup_.key == nullptr) return;
+  if (use_ == nullptr) return;
   std::int64_t answer = 0;
   for (const Request& one : request_.requests) {
     tokens_taken_ += static_cast<std::int64_t>(one.prompt.size());
     const std::int64_t most = one.max_tokens;
     answer += one.choices * (request_.tokens_max ? most : std::min(most, kAnswerTokens));
   }
-  refused_ = setup_.key->take_tokens(tokens_taken_, answer, core_.clock().now_us());
+  refused_ = use_->take_tokens(tokens_taken_, answer, core_.clock().now_us());
   key_is_at_limit_ = refused_.has_value();
-  if (key_is_at_limit_) return;
-  prompt_taken_ = tokens_taken_;
-  answer_taken_ = answer;
 }
 
 std::vector<std::pair<std::string_view, std::string>> GenerationJob::limit_fields() const {
@@ -201,6 +197,7 @@ void GenerationJob::submit() {
     streams_.push_back(std::move(*stream));
   }
   streams_left_ = streams_.size();
+  tokens_read_.resize(streams_.size());
   setup_.share.resize(prompt_bytes);
   // Prompts are the largest part of a request: free them now.
   request_.requests.clear();
@@ -265,10 +262,8 @@ void GenerationJob::take_events(std::string& out, std::size_t bytes_max) {
           progress_.last_us = now_us;
           if (progress_.tokens == 0) progress_.first_us = now_us;
           ++progress_.tokens;
-          if (setup_.key != nullptr) {
-            setup_.key->add_generated(answer_taken_ > 0, now_us);
-            answer_taken_ = std::max<std::int64_t>(answer_taken_ - 1, 0);
-          }
+          ++tokens_read_[i];
+          if (use_ != nullptr) use_->add_generated(1, now_us);
         }
         begin(out);
         answer_->add(i, event_, out);
@@ -276,6 +271,7 @@ void GenerationJob::take_events(std::string& out, std::size_t bytes_max) {
       }
       const std::shared_ptr<OutputStream> ended = std::exchange(streams_[i], {}).stream;
       const Summary& summary = ended->summary();
+      if (use_ != nullptr) count_unread(*use_, summary, tokens_read_[i], core_.clock().now_us());
       if (summary.ending != Ending::completed) {
         const Error error = summary.ending == Ending::failed
                                 ? summary.error
@@ -339,14 +335,27 @@ void GenerationJob::cancel_streams() {
   for (const ScoreChunk& chunk : active_chunks_)
     if (chunk.submitted.stream) setup_.serving->engine.cancel(chunk.submitted.stream);
   active_chunks_.clear();
-  for (Submitted& one : streams_) {
-    if (one.stream) setup_.serving->engine.cancel(one.stream);
-    one = {};
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    const Submitted one = std::exchange(streams_[i], {});
+    if (one.stream == nullptr) continue;
+    if (use_ != nullptr)
+      one.stream->leave([use = use_, read = i < tokens_read_.size() ? tokens_read_[i] : 0,
+                         now_us = core_.clock().now_us()](const Summary& summary) {
+        count_unread(*use, summary, read, now_us);
+      });
+    setup_.serving->engine.cancel(one.stream);
   }
 }
 
+void GenerationJob::count_unread(KeyUse& use,
+                                 const Summary& summary,
+                                 std::int64_t read,
+                                 std::int64_t now_us) {
+  use.add_generated(summary.usage.completion_tokens - read, now_us);
+}
+
 void GenerationJob::forgive() {
-  if (holds_key_) setup_.key->forgive(prompt_taken_ + progress_.tokens);
+  if (use_ != nullptr) use_->forgive();
 }
 
 void GenerationJob::on_disconnect() {
@@ -392,6 +401,7 @@ EndedRequest GenerationJob::summarise(std::string_view finish,
     ended.param = shortened(error->param);
     ended.message = shortened(error->message);
   }
+  ended.owner = owner();
   if (setup_.key != nullptr) ended.key = setup_.key->hash();
   // A pool thread may still be writing request_ until prepared_ is set.
   if (prepared_.load(std::memory_order_acquire)) {

@@ -18,6 +18,7 @@
 #include "engine/output_stream.h"
 #include "server/core.h"
 #include "server/http_message.h"
+#include "server/key_use.h"
 #include "server/request_log.h"
 
 namespace koho::server {
@@ -110,6 +111,11 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   void finish(const api::ApiError& error, std::string& out);
   void begin(std::string& out);
   void cancel_streams();
+  /// Counts what the engine generated for a stream that ended and `read` tokens of which were read.
+  static void count_unread(KeyUse& use,
+                           const Summary& summary,
+                           std::int64_t read,
+                           std::int64_t now_us);
   void report(std::string_view finish, int status, const api::ApiError* error = nullptr);
   EndedRequest summarise(std::string_view finish, int status, const api::ApiError* error) const;
 
@@ -152,15 +158,14 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   };
   Progress progress_;
   std::vector<Submitted> streams_;
+  std::vector<std::int64_t> tokens_read_;  // of each
   std::size_t streams_left_ = 0;
   OutputEvent event_;
   std::string body_;  // of an answer without streaming
   Response response_;
   bool reported_ = false;
   std::int64_t tokens_taken_ = 0;  // of prompts, from the key, and not submitted
-  std::int64_t prompt_taken_ = 0;  // of prompts, from the key
-  std::int64_t answer_taken_ = 0;  // of the answer, from the key, and not generated
-  bool holds_key_ = false;         // begun with the key, and to be ended
+  std::shared_ptr<KeyUse> use_;    // of the key; null: none was needed
   bool key_is_at_limit_ = false;   // why the request is refused
 };
 

@@ -175,7 +175,7 @@ Response answer_abort(Core& core, const RoutedRequest& call) {
   if (id == nullptr || !id->is_string())
     return error_response(ErrorStyle::openai,
                           api::wrong_field("request_id", "request_id must be a string"));
-  switch (core.abort_job(id->text, owner_of(call.key))) {
+  switch (core.abort_job({.id = id->text, .owner = owner_of(call.key)})) {
     case Core::Abort::unknown:
       break;
     case Core::Abort::pending:

@@ -195,7 +195,8 @@ void usage_of_keys(Page& page, const ApiKeys& keys) {
     page.row("koho_key_requests_total", row.usage.requests, row.labels + R"(,result="begun")");
     page.row("koho_key_requests_total", row.usage.refused, row.labels + R"(,result="refused")");
   }
-  page.begin("koho_key_tokens_total", "counter", "Tokens, by API key and kind.");
+  page.begin("koho_key_tokens_total", "counter",
+             "Tokens, by API key and kind, read by the client or not.");
   for (const Row& row : rows) {
     page.row("koho_key_tokens_total", row.usage.prompt_tokens, row.labels + R"(,kind="prompt")");
     page.row("koho_key_tokens_total", row.usage.generated_tokens,

@@ -36,6 +36,7 @@ struct EndedRequest {
   std::string param{};    // the field the error is about, at most kTextBytesMax bytes
   std::string message{};  // the error's, at most kTextBytesMax bytes
   std::string key{};      // the API key's hash; "": none was needed
+  std::string owner{};    // whose it is
   std::string user{};     // at most kTextBytesMax bytes
   std::optional<std::int64_t> prompt_tokens{};
   std::optional<std::int64_t> cached_tokens{};

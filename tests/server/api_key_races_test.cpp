@@ -170,5 +170,38 @@ TEST(ApiKeyRaces, RequestsBesideReloadsAreCountedOnce) {
   }
 }
 
+TEST(ApiKeyRaces, TokensThatWereLeftUnreadAreCounted) {
+  TinyServer server([](ServerSettings& settings) { settings.api_keys = {"sk-one", "sk-two"}; });
+  const Engine& engine = server.serving().engine;
+  const std::uint64_t before = engine.statistics().sampled_tokens;
+  on_threads([&](int thread) {
+    const std::string key = thread % 2 == 0 ? "sk-one" : "sk-two";
+    for (int i = 0; i < 12; ++i) {
+      const std::string id = "cut-" + std::to_string(thread) + "-" + std::to_string(i);
+      const std::string body =
+          std::string(R"({"model":"tiny","prompt":[5,6],"max_tokens":900,"ignore_eos":true)") +
+          (i % 3 == 0 ? R"(,"n":2)" : "") + R"(,"stream":true})";
+      const std::string fields = "Authorization: Bearer " + key + "\r\n";
+      Client client(server.port());
+      client.send(
+          "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+          "application/json\r\n" +
+          fields + "X-Request-Id: " + id + "\r\nContent-Length: " + std::to_string(body.size()) +
+          "\r\n\r\n" + body);
+      EXPECT_TRUE(client.read_until("data: "));
+      if (i % 4 == 1)
+        post(server.port(), "/abort_request", R"({"request_id":")" + id + "\"}", fields);
+      client.reset();
+    }
+  });
+  ASSERT_TRUE(server.becomes_idle());
+  const std::shared_ptr<const ApiKeys> keys = server.server().core().api_keys();
+  const ApiKey::Usage one = keys->find("sk-one")->usage();
+  const ApiKey::Usage two = keys->find("sk-two")->usage();
+  EXPECT_EQ(one.live + two.live, 0);
+  EXPECT_EQ(one.generated_tokens + two.generated_tokens,
+            engine.statistics().sampled_tokens - before);
+}
+
 }  // namespace
 }  // namespace koho::server

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Limits by API key: the file, the arithmetic of a minute, and what clients see of it.
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -7,6 +8,7 @@
 
 #include "client.h"
 #include "server/api_keys.h"
+#include "server/key_use.h"
 #include "tiny_server.h"
 
 namespace koho::server {
@@ -17,7 +19,8 @@ constexpr std::int64_t kSecond = 1'000'000;
 TEST(ApiKeyFile, HasLimitsByKey) {
   const auto keys = parse_api_keys(R"({"keys": [
     {"key": "sk-a", "name": "team a", "requests_at_once": 2, "requests_per_minute": 60,
-     "tokens_per_minute": 1000, "priority": 3, "cache_salt": "a"}, {"key": "sk-b"}]})");
+     "tokens_per_minute": 1000, "file_bytes": 9000000000, "priority": 3, "cache_salt": "a"},
+    {"key": "sk-b"}]})");
   ASSERT_TRUE(keys.ok()) << keys.error().message;
   ASSERT_EQ(keys->size(), 2U);
   EXPECT_EQ((*keys)[0].secret, "sk-a");
@@ -25,6 +28,7 @@ TEST(ApiKeyFile, HasLimitsByKey) {
   EXPECT_EQ((*keys)[0].requests_at_once, 2);
   EXPECT_EQ((*keys)[0].requests_per_minute, 60);
   EXPECT_EQ((*keys)[0].tokens_per_minute, 1000);
+  EXPECT_EQ((*keys)[0].file_bytes, 9'000'000'000);
   EXPECT_EQ((*keys)[0].priority, 3);
   EXPECT_EQ((*keys)[0].cache_salt, "a");
   EXPECT_EQ((*keys)[1].tokens_per_minute, 0);
@@ -199,6 +203,30 @@ TEST(ApiKeyLimits, AKeySaysPriorityClientAndSalt) {
   ApiKey(settings).apply(other);
   EXPECT_NE(other.client, request.client);
   EXPECT_EQ(other.salt, CacheSalt{});
+}
+
+TEST(ApiKeyLimits, WhatIsGeneratedUnreadIsOfTheSameMinute) {
+  ApiKeySettings settings("k");
+  settings.tokens_per_minute = 1000;
+  const auto key = std::make_shared<ApiKey>(settings);
+  const auto left = [&] { return field(*key, "x-ratelimit-remaining-tokens", 0); };
+  auto use = std::make_shared<KeyUse>(key);
+  EXPECT_FALSE(use->begin(0) || use->take_tokens(100, 50, 0));
+  use->add_generated(20, 0);
+  EXPECT_EQ(left(), "850");
+  use->add_generated(40, 0);  // ten beyond
+  EXPECT_EQ(left(), "840");
+  use.reset();
+  EXPECT_EQ(left(), "840");
+  use = std::make_shared<KeyUse>(key);
+  EXPECT_FALSE(use->begin(0) || use->take_tokens(100, 50, 0));
+  use->add_generated(20, 0);
+  use->forgive();
+  use->add_generated(7, 0);  // until the engine knew
+  use.reset();
+  EXPECT_EQ(left(), "840");
+  EXPECT_EQ(key->usage().generated_tokens, 87U);
+  EXPECT_EQ(key->usage().live, 0);
 }
 
 // ---- as clients see it

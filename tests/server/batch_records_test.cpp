@@ -28,6 +28,24 @@ TEST(BatchRecords, OfOneKeyLeaveRoomForThoseOfOthers) {
   EXPECT_FALSE(add("a", own));
 }
 
+TEST(BatchRecords, ACancelledOneDoesNotFailForItsInput) {
+  const koho::testing::TemporaryDirectory directory;
+  BatchRecords records(directory.path());
+  ASSERT_TRUE(records.read().ok());
+  for (const bool cancelled : {true, false}) {
+    BatchRecord record{.id = cancelled ? "batch_a" : "batch_b"};
+    record.enter(BatchStatus::validating, 1);
+    ASSERT_TRUE(records.add(record).ok());
+    if (cancelled) {
+      ASSERT_TRUE(records.cancel("", record.id).ok());
+    }
+    records.end_check(record.id, {.total = 3, .faults = {{.line = 2, .message = "no request"}}});
+    const BatchRecord after = records.get(record.id);
+    EXPECT_EQ(after.status, cancelled ? BatchStatus::cancelling : BatchStatus::failed);
+    EXPECT_EQ(after.faults.size(), cancelled ? 0U : 1U);
+  }
+}
+
 TEST(BatchRecords, ThatAreOverAreForgottenOfWhoeverHasTheMost) {
   const koho::testing::TemporaryDirectory directory;
   BatchRecords records(directory.path(), 10);

@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "batch_client.h"
 #include "client.h"
 #include "raw_requests.h"
 #include "tests/support/temporary_directory.h"
@@ -21,107 +22,6 @@ namespace {
 
 using chat::Json;
 using koho::testing::TemporaryDirectory;
-
-constexpr std::string_view kBoundary = "koho-boundary";
-
-std::string part(std::string_view name, std::string_view content, std::string_view filename = {}) {
-  std::string out = "--" + std::string(kBoundary) + "\r\nContent-Disposition: form-data; name=\"" +
-                    std::string(name) + '"';
-  if (!filename.empty()) out += "; filename=\"" + std::string(filename) + '"';
-  return out + "\r\n\r\n" + std::string(content) + "\r\n";
-}
-
-/// One request with any method and body; `key` is an API key or "".
-Reply call(std::uint16_t port,
-           const std::string& method,
-           const std::string& path,
-           const std::string& key = {},
-           const std::string& body = {},
-           const std::string& type = "application/json") {
-  Client client(port);
-  std::string request = method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n";
-  if (!key.empty()) request += "Authorization: Bearer " + key + "\r\n";
-  if (!body.empty())
-    request +=
-        "Content-Type: " + type + "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n";
-  client.send(request + "\r\n" + body);
-  return client.read_reply().value_or(Reply{});
-}
-
-Reply upload(std::uint16_t port,
-             const std::string& content,
-             const std::string& key = {},
-             const std::string& purpose = "batch") {
-  const std::string body = part("purpose", purpose) + part("file", content, "dir/in.jsonl") + "--" +
-                           std::string(kBoundary) + "--\r\n";
-  return call(port, "POST", "/v1/files", key, body,
-              "multipart/form-data; boundary=" + std::string(kBoundary));
-}
-
-std::string line(const std::string& custom_id, int tokens, const std::string& more = {}) {
-  return R"({"custom_id":")" + custom_id +
-         R"(","method":"POST","url":"/v1/completions","body":{"prompt":"Once upon )" + custom_id +
-         R"(","temperature":0,"ignore_eos":true,"max_tokens":)" + std::to_string(tokens) + more +
-         "}}\n";
-}
-
-std::string lines(int count, int tokens) {
-  std::string all;
-  for (int i = 0; i < count; ++i) all += line("r" + std::to_string(i), tokens);
-  return all;
-}
-
-Json create(std::uint16_t port,
-            const std::string& content,
-            const std::string& key = {},
-            const std::string& window = "24h") {
-  const Reply file = upload(port, content, key);
-  EXPECT_EQ(file.status, 200) << file.body;
-  const Reply made = call(port, "POST", "/v1/batches", key,
-                          R"({"endpoint":"/v1/completions","completion_window":")" + window +
-                              R"(","metadata":{"name":"a \"b\""},"input_file_id":")" +
-                              text_at(file.json(), "id") + "\"}");
-  EXPECT_EQ(made.status, 200) << made.body;
-  return made.json();
-}
-
-/// The batch once `done` says so of its status.
-Json wait_for(std::uint16_t port,
-              const std::string& id,
-              const std::function<bool(const Json& batch)>& done,
-              const std::string& key = {}) {
-  Json batch;
-  for (int i = 0; i < 3000; ++i) {
-    batch = call(port, "GET", "/v1/batches/" + id, key).json();
-    if (done(batch)) return batch;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  ADD_FAILURE() << chat::dump_json(batch);
-  return batch;
-}
-
-bool is_over(const Json& batch) {
-  const std::set<std::string> over{"completed", "failed", "expired", "cancelled"};
-  return over.contains(text_at(batch, "status"));
-}
-
-/// The lines of a file by custom_id; each id stands there once.
-std::map<std::string, Json> read_lines(std::uint16_t port,
-                                       const std::string& id,
-                                       const std::string& key = {}) {
-  std::map<std::string, Json> found;
-  if (id == "null") return found;
-  const std::string text = call(port, "GET", "/v1/files/" + id + "/content", key).body;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = text.find('\n', begin);
-    const Result<Json> json = chat::parse_json(std::string_view(text).substr(begin, end - begin));
-    EXPECT_TRUE(json.ok()) << text.substr(begin, 200);
-    if (!json.ok()) break;
-    EXPECT_TRUE(found.emplace(text_at(*json, "custom_id"), *json).second);
-    begin = end + 1;
-  }
-  return found;
-}
 
 class Batches : public ::testing::Test {
  protected:
@@ -191,7 +91,7 @@ TEST_F(Batches, AnswersEveryLine) {
                                  line("stream", 3, R"(,"stream":true)") + line("last", 1));
   EXPECT_EQ(text_at(made, "object"), "batch");
   EXPECT_EQ(text_at(made, "metadata.name"), "a \"b\"");
-  const Json batch = wait_for(server->port(), text_at(made, "id"), is_over);
+  const Json batch = wait_for(server->port(), text_at(made, "id"), has_ended);
   EXPECT_EQ(text_at(batch, "status"), "completed");
   EXPECT_EQ(text_at(batch, "request_counts.total"), "15");
   EXPECT_EQ(text_at(batch, "request_counts.completed"), "13");
@@ -223,7 +123,7 @@ TEST_F(Batches, ABadFileFailsBeforeARequestRuns) {
       server->port(), line("a", 1) + "torn {\n" + line("a", 1) +
                           R"({"custom_id":"u","method":"POST","url":"/v1/responses","body":{}})"
                           "\n");
-  const Json batch = wait_for(server->port(), text_at(made, "id"), is_over);
+  const Json batch = wait_for(server->port(), text_at(made, "id"), has_ended);
   EXPECT_EQ(text_at(batch, "status"), "failed");
   EXPECT_EQ(text_at(batch, "errors.object"), "list");
   const std::vector<std::string> names_of_faults{"invalid_json_line", "duplicate_custom_id",
@@ -234,8 +134,9 @@ TEST_F(Batches, ABadFileFailsBeforeARequestRuns) {
   }
   EXPECT_EQ(text_at(batch, "output_file_id"), "null");
   const Json empty = create(server->port(), "\n");
-  EXPECT_EQ(text_at(wait_for(server->port(), text_at(empty, "id"), is_over), "errors.data.0.code"),
-            "empty_file");
+  EXPECT_EQ(
+      text_at(wait_for(server->port(), text_at(empty, "id"), has_ended), "errors.data.0.code"),
+      "empty_file");
   EXPECT_EQ(call(server->port(), "POST", "/v1/batches", "",
                  R"({"endpoint":"/v1/completions","completion_window":"24h",)"
                  R"("input_file_id":"file-none"})")
@@ -253,7 +154,7 @@ TEST_F(Batches, CancelsAndExpiresWithWhatIsDone) {
       call(server->port(), "DELETE", "/v1/files/" + text_at(made, "input_file_id")).json();
   EXPECT_NE(text_at(during, "error.message").find("reads this file"), std::string::npos);
   EXPECT_EQ(call(server->port(), "POST", "/v1/batches/" + id + "/cancel").status, 200);
-  const Json batch = wait_for(server->port(), id, is_over);
+  const Json batch = wait_for(server->port(), id, has_ended);
   EXPECT_EQ(text_at(batch, "status"), "cancelled");
   const auto answers = read_lines(server->port(), text_at(batch, "output_file_id"));
   const auto errors = read_lines(server->port(), text_at(batch, "error_file_id"));
@@ -263,7 +164,7 @@ TEST_F(Batches, CancelsAndExpiresWithWhatIsDone) {
   EXPECT_EQ(call(server->port(), "POST", "/v1/batches/" + id + "/cancel").status, 400);
 
   const Json late = create(server->port(), lines(200, 200), "", "1s");
-  const Json expired = wait_for(server->port(), text_at(late, "id"), is_over);
+  const Json expired = wait_for(server->port(), text_at(late, "id"), has_ended);
   EXPECT_EQ(text_at(expired, "status"), "expired");
   const auto unanswered = read_lines(server->port(), text_at(expired, "error_file_id"));
   ASSERT_FALSE(unanswered.empty());
@@ -280,7 +181,7 @@ TEST_F(Batches, GoOnInTheNextServer) {
              [](const Json& batch) { return text_at(batch, "request_counts.completed") != "0"; });
   }
   const auto server = start();
-  const Json batch = wait_for(server->port(), id, is_over);
+  const Json batch = wait_for(server->port(), id, has_ended);
   EXPECT_EQ(text_at(batch, "status"), "completed");
   EXPECT_EQ(text_at(batch, "request_counts.completed"), "40");
   EXPECT_EQ(text_at(batch, "request_counts.failed"), "1");
@@ -305,7 +206,7 @@ TEST_F(Batches, WaitForRoomOnAFullDisk) {
     for (int i = 0; i < 1000 && server->serving().engine.statistics().requests_completed == 0; ++i)
       call(server->port(), "GET", "/livez");
     const Json batch = wait_for(server->port(), id, [&](const Json& now) {
-      return is_over(now) || server->counters().requests_live.load() == 0;
+      return has_ended(now) || server->counters().requests_live.load() == 0;
     });
     EXPECT_EQ(text_at(batch, "status"), "in_progress");
     EXPECT_EQ(text_at(batch, "request_counts.completed"), "0");
@@ -313,7 +214,7 @@ TEST_F(Batches, WaitForRoomOnAFullDisk) {
   std::filesystem::remove(part);
   std::filesystem::rename(aside, part);
   const auto server = start();
-  const Json batch = wait_for(server->port(), id, is_over);
+  const Json batch = wait_for(server->port(), id, has_ended);
   EXPECT_EQ(text_at(batch, "status"), "completed");
   EXPECT_EQ(read_lines(server->port(), text_at(batch, "output_file_id")).size(), 40U);
 }
@@ -338,7 +239,7 @@ TEST_F(Batches, BelongToTheirKeyAndItsLimits) {
                      input + "\"}")
                 .status,
             404);
-  const Json batch = wait_for(server->port(), id, is_over, "sk-a");
+  const Json batch = wait_for(server->port(), id, has_ended, "sk-a");
   EXPECT_EQ(text_at(batch, "request_counts.completed"), "6") << chat::dump_json(batch);
   const std::string output = text_at(batch, "output_file_id");
   EXPECT_EQ(call(server->port(), "GET", "/v1/files/" + output + "/content", "sk-b").status, 404);
@@ -358,10 +259,10 @@ TEST_F(Batches, OneFromBeforeThereWereKeysIsCancelled) {
         start([](ServerSettings& settings) { settings.api_keys = {ApiKeySettings("sk-a")}; });
     EXPECT_EQ(call(server->port(), "GET", "/v1/batches/" + id, "sk-a").status, 404);
     const Json own = create(server->port(), lines(1, 1), "sk-a");  // behind it
-    wait_for(server->port(), text_at(own, "id"), is_over, "sk-a");
+    wait_for(server->port(), text_at(own, "id"), has_ended, "sk-a");
   }
   const auto server = start();
-  const Json batch = wait_for(server->port(), id, is_over);
+  const Json batch = wait_for(server->port(), id, has_ended);
   EXPECT_EQ(text_at(batch, "status"), "cancelled");
   const auto errors = read_lines(server->port(), text_at(batch, "error_file_id"));
   ASSERT_FALSE(errors.empty());
@@ -380,7 +281,7 @@ TEST_F(Batches, AKeyAtItsLimitDelaysLinesAndLosesNone) {
     key->end();
   }
   const Json made = create(server->port(), lines(5, 1), "sk-a");
-  const Json batch = wait_for(server->port(), text_at(made, "id"), is_over, "sk-a");
+  const Json batch = wait_for(server->port(), text_at(made, "id"), has_ended, "sk-a");
   EXPECT_EQ(text_at(batch, "request_counts.completed"), "5");
   EXPECT_EQ(text_at(batch, "request_counts.failed"), "0");
 }
@@ -397,13 +298,13 @@ TEST_F(Batches, OfOneKeyDoNotKeepAnothersWaiting) {
       server->port(), waiting,
       [](const Json& batch) { return text_at(batch, "status") == "in_progress"; }, "sk-slow");
   const Json made = create(server->port(), lines(3, 1), "sk-b");
-  const Json batch = wait_for(server->port(), text_at(made, "id"), is_over, "sk-b");
+  const Json batch = wait_for(server->port(), text_at(made, "id"), has_ended, "sk-b");
   EXPECT_EQ(text_at(batch, "status"), "completed") << chat::dump_json(batch);
   // Nor do eight open ones a ninth from being cancelled.
   EXPECT_EQ(
       call(server->port(), "POST", "/v1/batches/" + waiting + "/cancel", "sk-slow", "").status,
       200);
-  const Json cancelled = wait_for(server->port(), waiting, is_over, "sk-slow");
+  const Json cancelled = wait_for(server->port(), waiting, has_ended, "sk-slow");
   EXPECT_EQ(text_at(cancelled, "status"), "cancelled") << chat::dump_json(cancelled);
 }
 
@@ -420,7 +321,7 @@ TEST_F(Batches, LargeInputsAreCheckedBesideOtherBatches) {
                          text_at(file.json(), "id") + "\"}")
                     .status,
                 200);
-    id = text_at(wait_for(server->port(), text_at(small, "id"), is_over), "id");
+    id = text_at(wait_for(server->port(), text_at(small, "id"), has_ended), "id");
     const Json list = call(server->port(), "GET", "/v1/batches?limit=100").json();
     EXPECT_EQ(text_at(list, "data.0.status"), "validating");
   }
@@ -437,7 +338,7 @@ TEST_F(Batches, AFileThatIsGoneIsNotToldWithItsPath) {
   }();
   std::filesystem::remove(directory_.path() / "files" / text_at(made, "input_file_id"));
   const auto server = start();
-  const Json batch = wait_for(server->port(), text_at(made, "id"), is_over);
+  const Json batch = wait_for(server->port(), text_at(made, "id"), has_ended);
   EXPECT_EQ(text_at(batch, "status"), "failed");
   const std::string text = chat::dump_json(batch);
   EXPECT_EQ(text.find(directory_.path().string()), std::string::npos) << text;
@@ -458,9 +359,9 @@ TEST_F(Batches, GiveWayToRequestsThatClientsWaitFor) {
       EXPECT_EQ(reply.status, 200) << reply.body;
     });
   for (std::thread& client : clients) client.join();
-  EXPECT_FALSE(is_over(call(server->port(), "GET", "/v1/batches/" + id).json()));
+  EXPECT_FALSE(has_ended(call(server->port(), "GET", "/v1/batches/" + id).json()));
   EXPECT_GT(server->serving().engine.statistics().requests_cancelled, 0U);
-  const Json batch = wait_for(server->port(), id, is_over);
+  const Json batch = wait_for(server->port(), id, has_ended);
   EXPECT_EQ(text_at(batch, "request_counts.completed"), "2");
   const auto answers = read_lines(server->port(), text_at(batch, "output_file_id"));
   ASSERT_EQ(answers.size(), 2U);
@@ -491,9 +392,30 @@ TEST_F(Batches, LinesThatGiveWayAreNotHeldAgainstTheirKey) {
       });
     for (std::thread& client : clients) client.join();
   }
-  const Json batch = wait_for(server->port(), id, is_over, "sk-a");
+  const Json batch = wait_for(server->port(), id, has_ended, "sk-a");
   EXPECT_EQ(text_at(batch, "request_counts.completed"), "1");
   EXPECT_EQ(key->usage().refused, 0U);
+}
+
+TEST_F(Batches, ALargeOneThatIsCancelledStopsNoOther) {
+  const auto server = start([](ServerSettings& settings) {
+    settings.api_keys = {ApiKeySettings("sk-a"), ApiKeySettings("sk-b")};
+    settings.api_keys[0].requests_per_minute = 1;
+  });
+  const std::string large = text_at(create(server->port(), lines(50'000, 1), "sk-a"), "id");
+  wait_for(
+      server->port(), large,
+      [](const Json& batch) { return text_at(batch, "status") == "in_progress"; }, "sk-a");
+  call(server->port(), "POST", "/v1/batches/" + large + "/cancel", "sk-a");
+  const std::string small = text_at(create(server->port(), lines(1, 1), "sk-b"), "id");
+  EXPECT_EQ(text_at(wait_for(server->port(), small, has_ended, "sk-b"), "status"), "completed");
+  const std::string path = "/v1/batches/" + large;
+  EXPECT_EQ(text_at(call(server->port(), "GET", path, "sk-a").json(), "status"), "cancelling");
+  const Json over = wait_for(server->port(), large, has_ended, "sk-a");
+  EXPECT_EQ(text_at(over, "status"), "cancelled");
+  const auto outcomes = read_lines(server->port(), text_at(over, "error_file_id"), "sk-a");
+  const auto answers = read_lines(server->port(), text_at(over, "output_file_id"), "sk-a");
+  EXPECT_EQ(outcomes.size() + answers.size(), 50'000U);
 }
 
 }  // namespace

@@ -290,6 +290,8 @@ TEST(Chat, AResponseFormatHasManyNames) {
     const std::string said = text_at(ask("Hello", field).json(), "choices.0.message.content");
     EXPECT_TRUE(said == "north!" || said == "south!") << said;
   }
+  const Reply blank = ask("Hello", R"("structured_outputs":{"choice":["\n  "]})");
+  EXPECT_EQ(text_at(blank.json(), "choices.0.message.content"), "\n  ") << blank.body;
   const Reply two = ask("Hello", R"("regex":"a","response_format":{"type":"json_object"})");
   EXPECT_EQ(two.status, 400) << two.body;
   EXPECT_EQ(ask("Hello", R"("structured_outputs":{"json":true,"disable_any_whitespace":1})").status,

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one API key sees and does of another's requests: nothing.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <future>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -12,7 +14,9 @@
 #include <gtest/gtest.h>
 
 #include "client.h"
+#include "server/client_address.h"
 #include "server/work_pool.h"
+#include "tests/support/temporary_directory.h"
 #include "tiny_server.h"
 
 namespace koho::server {
@@ -61,6 +65,58 @@ TEST(KeyIsolation, OnlyItsOwnKeyAbortsSeesAndExplainsARequest) {
   EXPECT_NE(ended.find(R"("id":"job-)"), std::string::npos) << ended;
 }
 
+TEST(KeyIsolation, AKeyWhoseHashInTheLogIsAnothersSeesItsOwnRequestsOnly) {
+  std::map<std::string, std::string> by_hash;
+  std::vector<std::string> same;
+  for (int i = 0; same.empty(); ++i) {
+    const std::string secret = "sk-" + std::to_string(i);
+    const auto [found, is_new] = by_hash.try_emplace(ApiKey(secret).hash(), secret);
+    if (!is_new) same = {found->second, secret};
+  }
+  TinyServer server([&](ServerSettings& settings) {
+    settings.api_keys = {same[0].c_str(), same[1].c_str()};
+  });
+  const std::string body = R"({"prompt":"hi","max_tokens":1})";
+  EXPECT_EQ(post(server.port(), "/v1/completions", body, fields_of(same[0], "job")).status, 200);
+  const auto sees = [&](const std::string& key) {
+    return get(server.port(), "/ui/requests", fields_of(key)).body.find("job") != std::string::npos;
+  };
+  EXPECT_TRUE(sees(same[0]));
+  EXPECT_FALSE(sees(same[1]));
+}
+
+TEST(KeyIsolation, AKeysFilesLeaveRoomForThoseOfOthers) {
+  const koho::testing::TemporaryDirectory directory;
+  TinyServer server([&](ServerSettings& settings) {
+    settings.api_keys = {"sk-one", "sk-two", "sk-three"};
+    settings.api_keys[2].file_bytes = 100;
+    settings.files_dir = (directory.path() / "store").string();
+    settings.files_bytes_max = 1000;
+  });
+  const auto upload = [&](const std::string& key, std::size_t bytes) {
+    const std::string part = "--b\r\nContent-Disposition: form-data; name=";
+    const std::string body = part + "\"purpose\"\r\n\r\nbatch\r\n" + part +
+                             "\"file\"; filename=\"f\"\r\n\r\n" + std::string(bytes, 'x') +
+                             "\r\n--b--\r\n";
+    Client client(server.port());
+    client.send("POST /v1/files HTTP/1.1\r\nHost: localhost\r\n" + fields_of(key) +
+                "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: " +
+                std::to_string(body.size()) + "\r\n\r\n" + body);
+    return client.read_reply().value_or(Reply{});
+  };
+  int kept = 0;
+  while (kept < 20 && upload("sk-one", 100).status == 200) ++kept;
+  EXPECT_EQ(kept, 5);
+  const Reply full = upload("sk-one", 100);
+  EXPECT_EQ(full.status, 429);
+  EXPECT_NE(full.body.find("500 bytes of files are yours, 0 more would fit: delete some first"),
+            std::string::npos)
+      << full.body;
+  EXPECT_EQ(upload("sk-two", 250).status, 200);
+  EXPECT_EQ(upload("sk-three", 101).status, 429);
+  EXPECT_EQ(upload("sk-three", 100).status, 200);
+}
+
 TEST(KeyIsolation, AnAbortThatIsPendingIsForItsOwnKey) {
   TinyServer server(two_keys);
   Core& core = server.server().core();
@@ -69,9 +125,9 @@ TEST(KeyIsolation, AnAbortThatIsPendingIsForItsOwnKey) {
   const std::string two = keys->find("sk-two")->owner();
   const std::uint64_t first = core.begin_reading();
   const std::uint64_t second = core.begin_reading();
-  EXPECT_EQ(core.abort_job("job", two), Core::Abort::pending);
-  EXPECT_FALSE(core.end_reading(first, "job", one));
-  EXPECT_TRUE(core.end_reading(second, "job", two));
+  EXPECT_EQ(core.abort_job({.id = "job", .owner = two}), Core::Abort::pending);
+  EXPECT_FALSE(core.end_reading(first, {.id = "job", .owner = one}));
+  EXPECT_TRUE(core.end_reading(second, {.id = "job", .owner = two}));
 }
 
 TEST(KeyIsolation, AKeyThatIsTakenAwayWhileTheBodyArrivesIsRefused) {
@@ -91,6 +147,24 @@ TEST(KeyIsolation, AKeyThatIsTakenAwayWhileTheBodyArrivesIsRefused) {
     EXPECT_EQ(text_at(reply->json(), "error.code"), "invalid_api_key");
   }
   EXPECT_EQ(server.server().core().api_keys()->find("sk-one")->usage().requests, 0U);
+}
+
+TEST(ClientAddress, IsNeverThatOfBatches) {
+  std::array<std::uint8_t, 16> bytes{};
+  bytes[15] = 1;  // ::1
+  const std::uint64_t local = client_of_address(std::array<std::uint8_t, 4>{127, 0, 0, 1});
+  EXPECT_EQ(client_of_address(bytes), local);
+  bytes[10] = bytes[11] = 0xff;  // ::ffff:0.0.0.1
+  EXPECT_EQ(client_of_address(bytes), client_of_address(std::array<std::uint8_t, 4>{0, 0, 0, 1}));
+  EXPECT_NE(client_of_address(bytes), local);
+  bytes[0] = 0x20;
+  const std::uint64_t network = client_of_address(bytes);
+  bytes[15] = 7;
+  EXPECT_EQ(client_of_address(bytes), network);
+  bytes[7] = 1;
+  EXPECT_NE(client_of_address(bytes), network);
+  EXPECT_NE(client_of_address(std::array<std::uint8_t, 4>{}), 0U);
+  EXPECT_NE(client_of_address(std::array<std::uint8_t, 16>{}), 0U);
 }
 
 TEST(WorkPool, ClientsTakeTurns) {

@@ -23,6 +23,11 @@ void ClientRules::note_before_launch() {
         .state = sequence.state,
         .paused = sequence.paused,
         .pages = static_cast<std::int32_t>(sequence.pages.size()),
+        .own_pages = static_cast<std::int32_t>(
+            std::ranges::count_if(sequence.pages,
+                                  [this](const PageHandle& page) {
+                                    return scheduler_.pool().ref_count(page.page) == 1;
+                                  })),
         .tokens_to_compute = sequence.tokens_to_compute,
         .in_flight_rows = sequence.in_flight_rows};
   running_before_.assign(scheduler_.running().begin(), scheduler_.running().end());
@@ -32,8 +37,8 @@ void ClientRules::note_before_launch() {
 }
 
 void ClientRules::check(const StepBatch& batch) {
-  if (!(batch.yielded == kNoSequence)) {
-    tally_of(*scheduler_.find(batch.yielded)).yielded = true;
+  for (const SequenceId id : batch.yielded) {
+    tally_of(*scheduler_.find(id)).yielded = true;
     ++yielded_;
   }
   if (!is_steady()) return;
@@ -115,7 +120,7 @@ void ClientRules::check_preempted(const StepBatch& batch) {
     const Sequence* victim = scheduler_.find(id);
     if (victim == nullptr || std::ranges::find(ran_, victim) == ran_.end()) continue;
     // What is paused gives way first.
-    if (!victim->paused && !(id == batch.yielded)) {
+    if (!victim->paused && std::ranges::find(batch.yielded, id) == batch.yielded.end()) {
       const Sequence* least = least_entitled_in(victim->partition);
       require(victim == least, 27, "arrival {} was preempted, and not arrival {}", victim->arrival,
               least->arrival);
@@ -146,7 +151,7 @@ std::vector<const Sequence*> ClientRules::find_heads() const {
   return found;
 }
 
-bool ClientRules::fits(const Sequence& sequence, std::int32_t partition, std::int32_t more) const {
+std::int32_t ClientRules::pages_lacking(const Sequence& sequence, std::int32_t partition) const {
   const std::int32_t all = limits_.pages_of(sequence.known());
   const std::int32_t pages = limits_.pages / limits_.partitions;
   std::int32_t growing = 0;
@@ -160,17 +165,20 @@ bool ClientRules::fits(const Sequence& sequence, std::int32_t partition, std::in
       size_class(before(sequence).tokens_to_compute) < size_class(limits_.short_tokens_max() + 1);
   const std::int32_t reserve =
       std::min(growing, pages / 8) + (is_shared && !is_short ? pages / 32 : 0);
-  return free_before_[static_cast<std::size_t>(partition)] + more >= all + reserve;
+  return all + reserve - free_before_[static_cast<std::size_t>(partition)];
 }
 
 bool ClientRules::lacks_pages(const Sequence& claimant) const {
   for (std::int32_t partition = 0; partition < limits_.partitions; ++partition)
-    if (fits(claimant, partition, 0)) return false;
+    if (pages_lacking(claimant, partition) <= 0) return false;
   return true;
 }
 
-bool ClientRules::may_yield(const Sequence& sequence, const Sequence& claimant) const {
-  const bool all_ran = std::cmp_equal(ran_.size(), limits_.sequences_max);
+bool ClientRules::may_yield(const Sequence& sequence,
+                            const Sequence& claimant,
+                            std::int32_t pages,
+                            bool first) const {
+  const bool all_ran = first && std::cmp_equal(ran_.size(), limits_.sequences_max);
   const bool lacks = lacks_pages(claimant);
   const Tally& tally = tallies_[static_cast<std::size_t>(sequence.id.index)];
   const std::int64_t recomputed = tally.id == sequence.id ? tally.recomputed : 0;
@@ -181,32 +189,68 @@ bool ClientRules::may_yield(const Sequence& sequence, const Sequence& claimant) 
   const std::int32_t batch_slots = claimants == holdings_.end() ? 0 : claimants->second.batch_slots;
   if (all_ran && holdings_.at(sequence.client).batch_slots < batch_slots + 2) return false;
   return !lacks || (gives_way(sequence, claimant, limits_.pages_of(claimant.known())) &&
-                    fits(claimant, sequence.partition, before(sequence).pages));
+                    before(sequence).own_pages >= pages);
+}
+
+std::vector<SequenceId> ClientRules::find_yielding(const Sequence& claimant) {
+  const bool lacks = lacks_pages(claimant);
+  const Sequence* best = nullptr;
+  const auto weight = [&](const Sequence& sequence) {
+    const Holding& holding = holdings_.at(sequence.client);
+    return lacks ? holding.pages : holding.batch_slots;
+  };
+  for (const Sequence* sequence : ran_) {
+    const std::int32_t lacking = lacks ? pages_lacking(claimant, sequence->partition) : 0;
+    if (may_yield(*sequence, claimant, lacking, true) &&
+        (best == nullptr || weight(*sequence) >= weight(*best)))
+      best = sequence;
+  }
+  if (best != nullptr) return {best->id};
+  for (std::int32_t partition = 0; lacks && partition < limits_.partitions; ++partition)
+    if (std::vector<SequenceId> several = find_several(claimant, partition); !several.empty())
+      return several;
+  return {};
+}
+
+/// Each is of the client with most the youngest that may yield, as if those before it had left.
+std::vector<SequenceId> ClientRules::find_several(const Sequence& claimant,
+                                                  std::int32_t partition) {
+  const std::map<std::uint64_t, Holding> holdings = holdings_;
+  std::vector<SequenceId> several;
+  std::int32_t lacking = pages_lacking(claimant, partition);
+  while (lacking > 0) {
+    const Sequence* best = nullptr;
+    for (const Sequence* sequence : ran_)
+      if (sequence->partition == partition &&
+          std::ranges::find(several, sequence->id) == several.end() &&
+          may_yield(*sequence, claimant, 1, several.empty()) &&
+          (best == nullptr ||
+           holdings_.at(sequence->client).pages >= holdings_.at(best->client).pages))
+        best = sequence;
+    if (best == nullptr) break;
+    several.push_back(best->id);
+    lacking -= before(*best).own_pages;
+    --holdings_[best->client].batch_slots;
+    holdings_[best->client].pages -= before(*best).pages;
+  }
+  holdings_ = holdings;
+  return lacking <= 0 ? several : std::vector<SequenceId>();
 }
 
 /// A sequence yields to one that waits if all batch slots are taken, and its client has two more,
 /// or if pages lack, and its client has twice as many even so; and not often. The youngest of the
-/// client with most does.
+/// client with most does, or several, where none has as many pages of its own as lack.
 void ClientRules::check_yielded(const StepBatch& batch) {
-  const bool yields = !(batch.yielded == kNoSequence);
   const bool nobody = limits_.turn_percent == 100 || std::ranges::any_of(ran_, &Sequence::paused);
-  bool is_right = false;
+  bool is_right = batch.yielded.empty();
   for (const Sequence* claimant : nobody ? std::vector<const Sequence*>() : find_heads()) {
-    const Sequence* best = nullptr;
-    const auto weight = [&, lacks = lacks_pages(*claimant)](const Sequence& sequence) {
-      const Holding& holding = holdings_.at(sequence.client);
-      return lacks ? holding.pages : holding.batch_slots;
-    };
-    for (const Sequence* sequence : ran_)
-      if (may_yield(*sequence, *claimant) &&
-          (best == nullptr || weight(*sequence) >= weight(*best)))
-        best = sequence;
-    require(best == nullptr || yields, 36, "arrival {} waits, and nobody yields",
+    const std::vector<SequenceId> wanted = find_yielding(*claimant);
+    require(wanted.empty() || !batch.yielded.empty(), 36, "arrival {} waits, and nobody yields",
             claimant->arrival);
-    is_right = is_right || (best != nullptr && best->id == batch.yielded);
+    is_right = is_right || (!wanted.empty() && wanted == batch.yielded);
   }
-  require(!yields || is_right, 36, "arrival {} yields to nobody",
-          yields ? scheduler_.find(batch.yielded)->arrival : 0);
+  require(is_right, 36, "arrival {} yields to nobody",
+          is_right ? 0 : scheduler_.find(batch.yielded.front())->arrival);
 }
 
 ClientRules::Tally& ClientRules::tally_of(const Sequence& sequence) {

@@ -29,6 +29,7 @@ class ClientRules {
     SequenceState state = SequenceState::unused;
     bool paused = false;
     std::int32_t pages = 0;
+    std::int32_t own_pages = 0;  // that no other holds
     std::int32_t tokens_to_compute = 0;
     std::int32_t in_flight_rows = 0;
   };
@@ -53,9 +54,16 @@ class ClientRules {
   bool gives_way(const Sequence& other, const Sequence& sequence, std::int32_t pages) const;
   /// The waiting sequences that somebody may yield to: of each client and priority the shortest.
   std::vector<const Sequence*> find_heads() const;
-  bool fits(const Sequence& sequence, std::int32_t partition, std::int32_t more) const;
+  std::int32_t pages_lacking(const Sequence& sequence, std::int32_t partition) const;
   bool lacks_pages(const Sequence& claimant) const;
-  bool may_yield(const Sequence& sequence, const Sequence& claimant) const;
+  /// Whether the sequence may yield, if `pages` of its own are enough; `first`: nobody has before.
+  bool may_yield(const Sequence& sequence,
+                 const Sequence& claimant,
+                 std::int32_t pages,
+                 bool first) const;
+  /// Who is to yield: one, or several of one partition.
+  std::vector<SequenceId> find_yielding(const Sequence& claimant);
+  std::vector<SequenceId> find_several(const Sequence& claimant, std::int32_t partition);
   /// The sequence is out of the step: its batch slot and pages are its client's no more.
   void remove(const Sequence& sequence);
   std::int32_t size_class(std::int32_t tokens) const;

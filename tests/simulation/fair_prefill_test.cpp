@@ -31,6 +31,7 @@ struct Load {
   std::int32_t shorts_max = 1'000'000;
   std::int32_t short_answer = 16;
   std::uint64_t short_client = 99;
+  std::int32_t short_prompt = 0;  // at most; 0: a sixteenth of a chunk
 };
 
 // 6 KB of text on a CPU; 100 thousand tokens on a GPU whose cache holds 130 thousand, or all.
@@ -55,6 +56,7 @@ constexpr Load kAnswerLoads[] = {
     {"a third, for longer", 512, 500, 4096, 128, 100, 2000, 1, 64, 200, 300},
     {"32 of 20k, pages for 6", 8192, 2048, 32768, 32, 20'000, 1500, 1, 64, 150},
     {"256 batch slots", 8192, 32768, 4096, 512, 100, 2000, 1, 256, 200},
+    {"prompts of 16 to 32 pages", 8192, 1024, 4096, 512, 100, 500, 1, 256, 100, 16, 99, 2000},
     {"64 batch slots, four clients", 512, 8192, 4096, 128, 100, 2000, 4, 64, 100},
 };
 
@@ -100,7 +102,7 @@ class Replay {
       starts_.pop_front();
       collect(batch);
       for (; !arrivals_.empty(); arrivals_.pop_front())
-        submit(random_.in(8, load_.chunk / 16), load_.short_answer, load_.short_client, false);
+        submit(short_prompt(), load_.short_answer, load_.short_client, false);
     }
     Outcome outcome;
     outcome.shorts = static_cast<std::int64_t>(waits_.size());
@@ -135,6 +137,10 @@ class Replay {
   /// A chunk takes twenty times what a step of decodes does.
   double step_us(std::int32_t prefill, std::int32_t decodes) const {
     return 10'000.0 + 100.0 * decodes + 190'000.0 * prefill / load_.chunk;
+  }
+  std::int32_t short_prompt() {
+    return load_.short_prompt > 0 ? random_.in(load_.short_prompt / 2, load_.short_prompt)
+                                  : random_.in(8, load_.chunk / 16);
   }
   void submit(std::int32_t prompt, std::int32_t answer, std::uint64_t client, bool is_long) {
     std::vector<Token> tokens(static_cast<std::size_t>(prompt));

@@ -28,6 +28,7 @@ void PrefillRules::check(const StepBatch& batch,
   check_turns(batch);
   check_work_conserved(batch);
   check_passing(batch);
+  check_worse_priority(batch);
   if (limits_.turn_percent == 100) {
     check_by_turn_only(batch, waited);
     return;
@@ -221,6 +222,8 @@ void PrefillRules::check_line(const StepBatch& batch, std::span<const SequenceId
   const bool others_turn = std::ranges::any_of(
       wishes_, [&](const Wish& wish) { return precedes(*wish.sequence, *first); });
   require(others_turn, 13, "arrival {} is first in line, fits, and waits", first->arrival);
+  // It lacked pages when it was tried last: others would pass it.
+  if (first->lacks_pages_since > 0) return;
   // One that finds no room keeps those from being admitted that need as much or more.
   std::int32_t class_end = std::numeric_limits<std::int32_t>::max();
   for (const Sequence& other : scheduler_.sequences())
@@ -247,6 +250,32 @@ void PrefillRules::check_passing(const StepBatch& batch) const {
   }
   require(pages <= static_cast<std::size_t>(limits_.pages / 8), 35,
           "those that passed the first in line have {} of {} pages", pages, limits_.pages);
+}
+
+/// Whoever is of a worse priority than the first in line, which lacks pages, passes it.
+void PrefillRules::check_worse_priority(const StepBatch& batch) {
+  const Sequence* first = nullptr;
+  for (const Sequence& sequence : scheduler_.sequences())
+    if (sequence.state == SequenceState::waiting &&
+        (first == nullptr || precedes(sequence, *first)))
+      first = &sequence;
+  if (first == nullptr || !(first->id == line_.first)) {
+    line_ = {};
+    if (first != nullptr) line_ = {.first = first->id, .blocked_at = first->blocked_at};
+    return;
+  }
+  if (line_.lacks_pages) {
+    for (const StepRow& row : batch.rows) {
+      const Sequence& sequence = *scheduler_.find(row.sequence);
+      const bool is_worse = sequence.priority > first->priority && precedes(*first, sequence);
+      require(!row.admitted || !is_worse || sequence.passed_others, 35,
+              "arrival {}, of a worse priority, was admitted before arrival {} uncounted",
+              sequence.arrival, first->arrival);
+    }
+  }
+  line_.lacks_pages =
+      line_.lacks_pages || (first->blocked_at != 0 && line_.blocked_at != first->blocked_at);
+  line_.blocked_at = first->blocked_at;
 }
 
 void PrefillRules::check_by_turn_only(const StepBatch& batch,

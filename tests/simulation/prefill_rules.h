@@ -47,6 +47,7 @@ class PrefillRules {
   void check_work_conserved(const StepBatch& batch) const;
   void check_line(const StepBatch& batch, std::span<const SequenceId> waited) const;
   void check_passing(const StepBatch& batch) const;
+  void check_worse_priority(const StepBatch& batch);
   void check_by_turn_only(const StepBatch& batch, std::span<const SequenceId> waited) const;
   bool precedes(const Sequence& a, const Sequence& b) const;
   std::int32_t size_class(std::int32_t tokens) const;
@@ -62,6 +63,13 @@ class PrefillRules {
   const Scheduler& scheduler_;
   const Limits& limits_;
   bool latency_bound_;  // the budget beside decodes is lower, and unknown here
+  /// The first in line, as long as it stays the same.
+  struct Line {
+    SequenceId first = kNoSequence;
+    std::uint64_t blocked_at = 0;
+    bool lacks_pages = false;  // or did
+  };
+  Line line_;
   std::vector<Wish> wishes_;
   std::vector<Turn> turns_;              // by partition
   std::vector<std::int64_t> prefilled_;  // by partition

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// A batch whose files are open: which lines of its input have no outcome yet, and where outcomes
+// are written. What may take long goes on until it is told to pause.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "api/batch_line.h"
+#include "base/line_reader.h"
+#include "server/api_keys.h"
+#include "server/batch_output.h"
+
+namespace koho::server {
+
+/// Threads: one.
+struct ActiveBatch {
+  /// Lines that wait to be sent again.
+  struct Retry {
+    api::BatchLine line{};
+    std::int64_t at_us = 0;
+  };
+  using Pauses = std::function<bool()>;
+
+  ActiveBatch(std::string name, LineReader reader, BatchOutput answers, BatchOutput failures)
+      : id(std::move(name)),
+        input(std::move(reader)),
+        output(std::move(answers)),
+        errors(std::move(failures)) {}
+
+  enum class Next : std::uint8_t { line, paused, end };
+  /// The next line that has no outcome yet. A line that cannot be read gets one. Errors: io_error.
+  Result<Next> next_line(api::BatchLine& read, const Pauses& pauses);
+  /// Writes an error for lines that have no outcome. True: for all. Errors: io_error.
+  Result<bool> give_up_lines(const api::ApiError& why, const Pauses& pauses);
+
+  std::string id;
+  LineReader input;
+  BatchOutput output;
+  BatchOutput errors;
+  std::deque<Retry> retries;
+  std::shared_ptr<ApiKey> key;
+  std::int64_t in_flight = 0;
+  std::int64_t completed = 0;
+  std::int64_t failed = 0;
+  std::int64_t waits_until_us = 0;  // for room on the disk
+  bool at_end = false;              // of the input
+  std::optional<Error> broken{};    // the disk's fault
+
+ private:
+  Status give_up(const api::BatchLine& line, const api::ApiError& why);
+};
+
+}  // namespace koho::server
