@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 #include <utility>
 
 #include <fmt/core.h>
@@ -201,27 +202,36 @@ std::int32_t Invariants::pages_with_reserves(const Sequence& sequence) const {
 /// The last batch slot goes to no client that has more than one that waits and fits.
 void Invariants::check_batch_slots_taken(const StepBatch& batch) const {
   if (limits_.turn_percent == 100 || size_of(scheduler_.running()) < limits_.sequences_max) return;
-  const auto last =
-      std::ranges::find_if(batch.rows.rbegin(), batch.rows.rend(), &StepRow::admitted);
-  if (limits_.partitions > 1 || last == batch.rows.rend()) return;
-  const Sequence& admitted = *scheduler_.find(last->sequence);
+  if (limits_.partitions > 1) return;
+  // Rows are in the order of admission, but those that decode again come before all others.
+  std::vector<const Sequence*> last;
+  const auto decodes_end = batch.rows.begin() + batch.decodes;
+  for (const auto& rows :
+       {std::span(batch.rows.begin(), decodes_end), std::span(decodes_end, batch.rows.end())}) {
+    const auto row = std::ranges::find_if(rows.rbegin(), rows.rend(), &StepRow::admitted);
+    if (row != rows.rend()) last.push_back(scheduler_.find(row->sequence));
+  }
+  if (last.empty()) return;
   std::map<std::uint64_t, std::int32_t> batch_slots;
   for (const std::int32_t index : scheduler_.running())
     ++batch_slots[scheduler_.sequences()[static_cast<std::size_t>(index)].client];
   for (const SequenceId id : waited_) {
     const Sequence* other = scheduler_.find(id);
     if (other == nullptr || other->state != SequenceState::waiting) continue;
-    if (other->priority > admitted.priority) continue;
     if (scheduler_.pool().available(0) < pages_with_reserves(*other)) continue;
     // The first of its client, which need not be this one, may lack pages.
     const bool is_only = std::ranges::none_of(waited_, [&](SequenceId more) {
       const Sequence* sequence = scheduler_.find(more);
       return sequence != nullptr && sequence != other && sequence->client == other->client;
     });
-    require(!is_only || batch_slots[other->client] + 1 >= batch_slots[admitted.client], 36,
+    const bool goes_before_all = std::ranges::all_of(last, [&](const Sequence* admitted) {
+      return other->priority <= admitted->priority &&
+             batch_slots[other->client] + 1 < batch_slots[admitted->client];
+    });
+    require(!is_only || !goes_before_all, 36,
             "arrival {} took the last batch slot before arrival {}, whose client has {} of {}",
-            admitted.arrival, other->arrival, batch_slots[other->client],
-            batch_slots[admitted.client]);
+            last.back()->arrival, other->arrival, batch_slots[other->client],
+            batch_slots[last.back()->client]);
   }
 }
 
