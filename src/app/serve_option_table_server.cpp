@@ -64,7 +64,7 @@ std::vector<ServeOption> address_and_access_options() {
 std::vector<ServeOption> server_limit_options() {
   return {
       {"Server", "--max-num-queued-reqs,--max-queued-requests", "N",
-       "Size of the waiting queue; further requests are refused with --overload-status",
+       "Requests of one client that may wait; further ones are refused with --overload-status",
        Takes::value, [](O& o, S v) { return set_number(o.runtime.queue_max, v, 0, 1 << 19); },
        [](const O& o) { return fmt::to_string(o.runtime.queue_max); }},
       {"Server", "--overload-status", "STATUS",
@@ -101,7 +101,7 @@ std::vector<ServeOption> server_limit_options() {
        "20g is 21474836480",
        Takes::value, [](O& o, S v) { return set_bytes(o.server.files_bytes_max, v); },
        [](const O& o) { return fmt::to_string(o.server.files_bytes_max); }},
-      {"Server", "--max-connections", "N", "Open connections, half of them of one address",
+      {"Server", "--max-connections", "N", "Largest number of open connections of one address",
        Takes::value, [](O& o, S v) { return set_number(o.server.connections_max, v, 1, 1 << 20); },
        [](const O& o) { return fmt::to_string(o.server.connections_max); }},
       {"Server", "--io-threads,--threads-http", "N",

@@ -63,7 +63,9 @@ EngineLimits engine_limits(const RuntimeOptions& options,
   limits.scheduler.context_max = sizes.context_max;
   limits.scheduler.sequences_max = options.sequences_max;
   const std::int32_t queues = options.clients_share ? 2 : 1;
-  limits.scheduler.live_max = queues * (2 * options.sequences_max + options.queue_max);
+  constexpr std::int32_t kLiveMax = 1 << 20;  // the scheduler's
+  limits.scheduler.live_max =
+      std::min(queues * (2 * options.sequences_max + options.queue_max), kLiveMax);
   limits.scheduler.step_tokens_max = options.sequences_max + sizes.prefill_chunk;
   limits.scheduler.mixed_prefill_tokens_max = sizes.prefill_chunk;
   limits.scheduler.prefill_tokens_max = sizes.prefill_chunk;
@@ -73,7 +75,7 @@ EngineLimits engine_limits(const RuntimeOptions& options,
   limits.scheduler.bias_entries_max =
       std::min(limits.scheduler.bias_entries_max, options.sequences_max * kLogitBiasMax);
   limits.vocabulary = static_cast<std::int32_t>(vocabulary);
-  limits.requests_max = queues * (options.sequences_max + options.queue_max);
+  limits.requests_max = std::min(queues * (options.sequences_max + options.queue_max), kLiveMax);
   limits.choices_max = std::min(limits.choices_max, limits.scheduler.live_max / queues);
   limits.inter_token_us_max = options.inter_token_ms_max * 1000;
   limits.step_deadline_us = 1000 * (options.step_deadline_ms > 0 ? options.step_deadline_ms

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many bytes of request bodies the server holds at once. A body counts from its first byte
 // until its prompt is with the engine; then the prompt's token ids count until the answer ends.
-// Another budget counts answers that their clients do not read. Clients share both: one has no more
-// than is left.
+// Another budget counts answers that their clients do not read. Clients share both: of bodies one
+// has at most three times what is left, so three quarters alone, of unread answers what is left.
 #pragma once
 
 #include <cstddef>
@@ -95,7 +95,7 @@ inline bool BodyBudget::take(std::uint64_t client, std::size_t more, std::size_t
   const std::lock_guard lock(mutex_);
   const auto found = owned_.find(client);
   const std::size_t own = found == owned_.end() ? 0 : found->second;
-  if (bytes_ + more + own + more > most) return false;
+  if (bytes_ + more + (own + more) / 3 > most) return false;
   bytes_ += more;
   owned_[client] = own + more;
   return true;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -44,37 +45,38 @@ class ClientShares {
   std::int64_t taken_ = 0;
 };
 
-/// What one client took; given back with this.
+/// What one client took; given back with this, which may be after the server's end.
 class ClientShare {
  public:
   ClientShare() = default;
   ~ClientShare() { give_back(); }
   ClientShare(ClientShare&& other) noexcept
-      : shares_(std::exchange(other.shares_, nullptr)),
-        client_(other.client_),
-        number_(other.number_) {}
+      : shares_(std::move(other.shares_)), client_(other.client_), number_(other.number_) {}
   ClientShare& operator=(ClientShare&& other) noexcept {
     give_back();
-    shares_ = std::exchange(other.shares_, nullptr);
+    shares_ = std::move(other.shares_);
     client_ = other.client_;
     number_ = other.number_;
     return *this;
   }
 
   /// False: there is nothing for this client, and the share stays empty. Requires: it is empty.
-  [[nodiscard]] bool take(ClientShares& shares, std::uint64_t client, std::int64_t number) {
-    if (!shares.take(client, number)) return false;
-    shares_ = &shares;
+  [[nodiscard]] bool take(const std::shared_ptr<ClientShares>& shares,
+                          std::uint64_t client,
+                          std::int64_t number) {
+    if (!shares->take(client, number)) return false;
+    shares_ = shares;
     client_ = client;
     number_ = number;
     return true;
   }
   void give_back() {
-    if (shares_ != nullptr) std::exchange(shares_, nullptr)->give_back(client_, number_);
+    if (shares_ != nullptr) shares_->give_back(client_, number_);
+    shares_.reset();
   }
 
  private:
-  ClientShares* shares_ = nullptr;
+  std::shared_ptr<ClientShares> shares_{};
   std::uint64_t client_ = 0;
   std::int64_t number_ = 0;
 };

@@ -69,6 +69,12 @@ Connection::Connection(IoThread& thread,
 }
 
 Connection::~Connection() {
+  // The core may end once no connection is counted.
+  job_.reset();
+  large_.reset();
+  share_.resize(0);
+  unread_share_.resize(0);
+  place_.give_back();
   --core_.counters().connections_live;
 }
 
@@ -194,8 +200,9 @@ void Connection::answer_on_pool() {
     large_ = large;
     return;
   }
+  ++core_.counters().rejected_full;
   api::ApiError error{.status = 503, .code = "service_unavailable", .retry_after_s = 1};
-  error.message = "the server is overloaded: too many large requests wait; retry later";
+  error.message = "too many requests of this client wait for a thread; retry later";
   core_.count_response(route_->path, error.status);
   send(error_response(api::error_style(reader_.head().path), error));
 }
@@ -269,7 +276,7 @@ bool Connection::peer_left() {
 }
 
 void Connection::on_tick(std::int64_t now) {
-  if (read_paused_ && job_ && peer_left()) {
+  if ((read_paused_ || peer_done_) && job_ && peer_left()) {
     lose(true);
     return;
   }

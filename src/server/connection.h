@@ -74,6 +74,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void flush();
   void lose(bool by_client);
   bool peer_left();
+  void close_behind_last();
 
   Core& core_;
   IoThread& thread_;
@@ -87,7 +88,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool reading_ = false;
   bool read_paused_ = false;
   bool closed_ = false;
-  bool peer_done_ = false;  // the client has closed its sending side
+  bool peer_done_ = false;    // the client has closed its sending side
+  bool turn_posted_ = false;  // to take the requests of unread_
 
   // The current exchange.
   enum class Stage : std::uint8_t { reading, answering };

@@ -52,6 +52,8 @@ void Connection::read_some() {
     if (error == asio::error::eof && (answered || writing_)) {
       close_after_ = true;
       flush();
+    } else if (error == asio::error::eof && stage_ == Stage::reading && !unread_.empty()) {
+      return;  // what it sent before is answered first
     } else {
       lose(true);
     }
@@ -106,8 +108,14 @@ bool Connection::hold_body() {
   return false;
 }
 
+/// Closes the connection if the client sends no more and has all its answers.
+void Connection::close_behind_last() {
+  if (peer_done_ && stage_ == Stage::reading && unread_.empty() && out_.empty()) close();
+}
+
 void Connection::take_requests() {
   answer_requests();
+  close_behind_last();
   if (!read_paused_ || unread_.size() >= kPipelinedBytesMax) return;
   read_paused_ = false;
   wait_to_read();

@@ -254,8 +254,11 @@ void Connection::flush() {
     if (job_) pump();
     if (file_) pump_file();
   }
+  close_behind_last();
   if (closed_ || stage_ != Stage::reading || unread_.empty()) return;
+  if (std::exchange(turn_posted_, true)) return;
   asio::post(thread_.context(), [self = shared_from_this()] {
+    self->turn_posted_ = false;
     if (!self->closed_) self->take_requests();
   });
 }

@@ -38,7 +38,8 @@ Core::Core(ServerSettings settings, const Clock& clock)
       started_us_(clock.now_us()),
       bodies_(bytes_of_bodies(settings_)),
       unread_answers_(bytes_of_bodies(settings_)),
-      connections_(static_cast<std::int64_t>(settings_.connections_max)),
+      connections_(
+          std::make_shared<ClientShares>(2 * static_cast<std::int64_t>(settings_.connections_max))),
       api_keys_(std::make_shared<const ApiKeys>(settings_.api_keys, ApiKeys())),
       waiting_for_("the model"),
       pool_(settings_.text_threads, kPoolQueueMax) {
@@ -66,8 +67,8 @@ void Core::set_loading(std::string what, const LoadProgress* progress) {
 }
 
 void Core::set_serving(const ServedModel& serving) {
-  engine_requests_.set_most(serving.model.limits.requests_max);
-  engine_sequences_.set_most(serving.model.limits.scheduler.live_max);
+  engine_requests_->set_most(serving.model.limits.requests_max);
+  engine_sequences_->set_most(serving.model.limits.scheduler.live_max);
   serving_.store(&serving, std::memory_order_release);
   Phase loading = Phase::loading;
   phase_.compare_exchange_strong(loading, Phase::ready, std::memory_order_acq_rel);

@@ -80,10 +80,10 @@ class Core {
   /// Bytes of answers that their clients do not read.
   BodyBudget& unread_answers() { return unread_answers_; }
   /// Open connections, by address.
-  ClientShares& connections() { return connections_; }
+  const std::shared_ptr<ClientShares>& connections() { return connections_; }
   /// The engine's requests and sequences. Requires: the model is served.
-  ClientShares& engine_requests() { return engine_requests_; }
-  ClientShares& engine_sequences() { return engine_sequences_; }
+  const std::shared_ptr<ClientShares>& engine_requests() { return engine_requests_; }
+  const std::shared_ptr<ClientShares>& engine_sequences() { return engine_sequences_; }
 
   /// The API keys, one of which every request must have; empty: no key is needed. Never null.
   /// Threads: any.
@@ -161,9 +161,9 @@ class Core {
   Counters counters_;
   BodyBudget bodies_;
   BodyBudget unread_answers_;
-  ClientShares connections_;
-  ClientShares engine_requests_;
-  ClientShares engine_sequences_;
+  const std::shared_ptr<ClientShares> connections_;
+  const std::shared_ptr<ClientShares> engine_requests_ = std::make_shared<ClientShares>();
+  const std::shared_ptr<ClientShares> engine_sequences_ = std::make_shared<ClientShares>();
   RequestLog request_log_;
   History history_;
   std::atomic<Phase> phase_{Phase::loading};

@@ -332,19 +332,22 @@ void GenerationJob::ping(std::string& out) {
 }
 
 void GenerationJob::cancel_streams() {
-  for (const ScoreChunk& chunk : active_chunks_)
-    if (chunk.submitted.stream) setup_.serving->engine.cancel(chunk.submitted.stream);
+  for (ScoreChunk& chunk : active_chunks_) cancel(std::move(chunk.submitted), nullptr, 0);
   active_chunks_.clear();
-  for (std::size_t i = 0; i < streams_.size(); ++i) {
-    const Submitted one = std::exchange(streams_[i], {});
-    if (one.stream == nullptr) continue;
-    if (use_ != nullptr)
-      one.stream->leave([use = use_, read = i < tokens_read_.size() ? tokens_read_[i] : 0,
-                         now_us = core_.clock().now_us()](const Summary& summary) {
-        count_unread(*use, summary, read, now_us);
-      });
-    setup_.serving->engine.cancel(one.stream);
-  }
+  for (std::size_t i = 0; i < streams_.size(); ++i)
+    cancel(std::exchange(streams_[i], {}), use_, i < tokens_read_.size() ? tokens_read_[i] : 0);
+}
+
+void GenerationJob::cancel(Submitted submitted, std::shared_ptr<KeyUse> use, std::int64_t read) {
+  const std::shared_ptr<OutputStream> stream = std::move(submitted.stream);
+  if (stream == nullptr) return;
+  // The engine gives the places back when it ends the stream, so they are taken until then.
+  auto places = std::make_shared<Submitted>(std::move(submitted));
+  stream->leave([places = std::move(places), use = std::move(use), read,
+                 now_us = core_.clock().now_us()](const Summary& summary) {
+    if (use != nullptr) count_unread(*use, summary, read, now_us);
+  });
+  setup_.serving->engine.cancel(stream);
 }
 
 void GenerationJob::count_unread(KeyUse& use,

@@ -111,6 +111,8 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   void finish(const api::ApiError& error, std::string& out);
   void begin(std::string& out);
   void cancel_streams();
+  /// `use`: whose tokens it counts, of which `read` were read; or nullptr.
+  void cancel(Submitted submitted, std::shared_ptr<KeyUse> use, std::int64_t read);
   /// Counts what the engine generated for a stream that ended and `read` tokens of which were read.
   static void count_unread(KeyUse& use,
                            const Summary& summary,

@@ -57,20 +57,20 @@ Status open_listener(tcp::acceptor& acceptor, const std::string& host, std::uint
   return make_error(ErrorCode::io_error, "cannot listen on {}:{}: {}", host, port, error.message());
 }
 
-/// Raises the limit of descriptors as far as this process may. If it is less than two for each
-/// connection (one of a file that it sends), beside those of batches and workers, there can be
-/// fewer connections: so these never take the last ones.
+/// Raises the limit of descriptors as far as this process may. If that is too little, there can be
+/// fewer connections, so that these leave a quarter for files, and some for batches and workers.
 void fit_descriptors(ServerSettings& settings) {
   constexpr rlim_t kOthers = 128;
-  const rlim_t wanted = 2 * settings.connections_max + kOthers;
+  const rlim_t wanted = 2 * settings.connections_max / 3 * 4 + kOthers;
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
   limit.rlim_cur = std::min(wanted, limit.rlim_max);
   static_cast<void>(setrlimit(RLIMIT_NOFILE, &limit));
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
   settings.connections_max =
-      std::max<std::size_t>((limit.rlim_cur - std::min(kOthers, limit.rlim_cur / 2)) / 2, 1);
-  log::info("ulimit -n is {}: at most {} connections", limit.rlim_cur, settings.connections_max);
+      std::max<std::size_t>((limit.rlim_cur - std::min(kOthers, limit.rlim_cur / 2)) / 8 * 3, 1);
+  log::info("ulimit -n is {}: at most {} connections of one address", limit.rlim_cur,
+            settings.connections_max);
 }
 
 }  // namespace

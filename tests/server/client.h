@@ -48,6 +48,8 @@ class Client {
   /// Ends it with a reset instead of a FIN.
   void reset();
   void close();
+  /// Closes its sending side only.
+  void finish_sending();
   void set_receive_buffer(int bytes);
 
   std::optional<Reply> get(std::string_view path, std::string_view fields = {});

@@ -187,14 +187,14 @@ TEST(BodyBudget, KeepsRoomForSmallBodies) {
   BodyBudget budget(8'000'000);
   BodyShare first(budget, 1);
   BodyShare second(budget, 2);
-  EXPECT_FALSE(first.grow(3'600'000)) << "half of what is not for small bodies";
-  EXPECT_TRUE(first.grow(3'500'000));
-  EXPECT_FALSE(second.grow(2'000'000)) << "more than would be left";
-  EXPECT_TRUE(second.grow(1'750'000));
+  EXPECT_FALSE(first.grow(5'300'000)) << "three quarters of what is not for small bodies";
+  EXPECT_TRUE(first.grow(5'200'000));
   EXPECT_FALSE(budget.is_scarce());
+  EXPECT_FALSE(second.grow(1'400'000)) << "more than three times what would be left";
+  EXPECT_TRUE(second.grow(1'300'000));
   BodyShare third(budget, 3);
-  EXPECT_FALSE(third.grow(900'000)) << "the last eighth is for small bodies";
-  EXPECT_TRUE(third.grow(875'000));
+  EXPECT_FALSE(third.grow(400'000)) << "the last eighth is for small bodies";
+  EXPECT_TRUE(third.grow(370'000));
   EXPECT_TRUE(budget.is_scarce());
   BodyShare small(budget, 4);
   EXPECT_TRUE(small.grow(200'000));
@@ -203,9 +203,9 @@ TEST(BodyBudget, KeepsRoomForSmallBodies) {
   first.resize(1'000);
   EXPECT_TRUE(small.grow(450'000));
   BodyShare moved = std::move(small);
-  EXPECT_EQ(budget.bytes(), 1'000U + 1'750'000U + 875'000U + 450'000U);
+  EXPECT_EQ(budget.bytes(), 1'000U + 1'300'000U + 370'000U + 450'000U);
   moved = BodyShare(budget);
-  EXPECT_EQ(budget.bytes(), 2'626'000U);
+  EXPECT_EQ(budget.bytes(), 1'671'000U);
   first.hold(9'000'000);
   EXPECT_TRUE(budget.is_used_up(1));
   EXPECT_FALSE(budget.is_used_up(5)) << "it holds nothing";
@@ -220,15 +220,16 @@ TEST(BodyBudget, RefusesBodiesBeyondItWith503AndServesTheOthers) {
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Content-Length: 4000000\r\n\r\n";
   std::vector<std::unique_ptr<Client>> clients;
-  for (const char* from : {"127.0.0.1", "127.0.0.2"}) {  // large bodies may use seven eighths of it
+  for (const char* from :
+       {"127.0.0.1", "127.0.0.2", "127.0.0.3"}) {  // large bodies may use seven eighths of it
     clients.push_back(std::make_unique<Client>(server.port(), from));
     ASSERT_TRUE(clients.back()->send(head + std::string(3'500'000, ' ')));
   }
   BodyBudget& budget = server.server().core().bodies();
-  for (int i = 0; i < 10'000 && budget.bytes() < 7'500'000; ++i)
+  for (int i = 0; i < 10'000 && budget.bytes() < 11'000'000; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  ASSERT_GE(budget.bytes(), 7'500'000U);
-  Client late(server.port(), "127.0.0.3");
+  ASSERT_GE(budget.bytes(), 11'000'000U);
+  Client late(server.port(), "127.0.0.4");
   late.send(head + std::string(3'500'000, ' '));
   const std::optional<Reply> refused = late.read_reply();
   ASSERT_TRUE(refused);
