@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/active_batch.h"
 
+#include <utility>
+
 #include "base/json_writer.h"
 
 namespace koho::server {
@@ -35,8 +37,9 @@ Result<ActiveBatch::Next> ActiveBatch::next_line(api::BatchLine& read, const Pau
 
 Result<bool> ActiveBatch::give_up_lines(const api::ApiError& why, const Pauses& pauses) {
   while (!retries.empty()) {
-    KOHO_TRY(give_up(retries.front().line, why));
+    const api::BatchLine line = std::move(retries.front().line);
     retries.pop_front();
+    KOHO_TRY(give_up(line, why));
   }
   api::BatchLine line;
   while (true) {
@@ -48,9 +51,25 @@ Result<bool> ActiveBatch::give_up_lines(const api::ApiError& why, const Pauses& 
 }
 
 Status ActiveBatch::give_up(const api::BatchLine& line, const api::ApiError& why) {
-  KOHO_TRY(errors.write(api::batch_error_line(line, why)));
-  ++failed;
+  keep(api::batch_error_line(line, why), false);
+  return flush();
+}
+
+void ActiveBatch::keep(std::string text, bool answered) {
+  kept_.push_back({.text = std::move(text), .answered = answered});
+}
+
+Status ActiveBatch::flush() {
+  for (; !kept_.empty(); kept_.pop_front()) {
+    const Outcome& next = kept_.front();
+    KOHO_TRY((next.answered ? output : errors).write(next.text));
+    ++(next.answered ? completed : failed);
+  }
   return {};
+}
+
+bool ActiveBatch::disk_is_full() const {
+  return !kept_.empty() && (kept_.front().answered ? output : errors).disk_is_full();
 }
 
 }  // namespace koho::server

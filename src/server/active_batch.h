@@ -33,10 +33,18 @@ struct ActiveBatch {
         errors(std::move(failures)) {}
 
   enum class Next : std::uint8_t { line, paused, end };
-  /// The next line that has no outcome yet. A line that cannot be read gets one. Errors: io_error.
+  /// The next line that has no outcome yet. A line that cannot be read gets one. Errors: io_error;
+  /// of flush().
   Result<Next> next_line(api::BatchLine& read, const Pauses& pauses);
-  /// Writes an error for lines that have no outcome. True: for all. Errors: io_error.
+  /// Writes an error for lines that have no outcome. True: for all. Errors: of flush().
   Result<bool> give_up_lines(const api::ApiError& why, const Pauses& pauses);
+
+  /// Takes an outcome, to be written by flush().
+  void keep(std::string text, bool answered);
+  /// Writes what is kept. Errors: io_error; what was not written stays for the next call, which may
+  /// succeed if disk_is_full().
+  Status flush();
+  bool disk_is_full() const;
 
   std::string id;
   LineReader input;
@@ -47,12 +55,17 @@ struct ActiveBatch {
   std::int64_t in_flight = 0;
   std::int64_t completed = 0;
   std::int64_t failed = 0;
-  std::int64_t waits_until_us = 0;  // for room on the disk
-  bool at_end = false;              // of the input
-  std::optional<Error> broken{};    // the disk's fault
+  bool at_end = false;            // of the input
+  std::optional<Error> broken{};  // the disk's fault
 
  private:
+  struct Outcome {
+    std::string text{};
+    bool answered = false;  // else it belongs to the errors
+  };
   Status give_up(const api::BatchLine& line, const api::ApiError& why);
+
+  std::deque<Outcome> kept_;  // one for each line in flight at most
 };
 
 }  // namespace koho::server

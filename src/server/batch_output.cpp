@@ -19,6 +19,10 @@ namespace {
 
 constexpr std::string_view kBeginning = R"({"id":)";
 
+bool means_full(int error) {
+  return error == ENOSPC || error == EDQUOT || error == EFBIG;
+}
+
 }  // namespace
 
 IdHash hash_of(std::string_view id) {
@@ -34,6 +38,9 @@ Result<BatchOutput> BatchOutput::open(const std::string& path, const Options& op
   const int write_only =
       fd < 0 && errno == EACCES ? ::open(path.c_str(), O_WRONLY | O_CLOEXEC) : -1;
   BatchOutput output(fd >= 0 ? fd : write_only, path);
+  if (output.fd_ < 0 && means_full(errno))
+    return make_error(ErrorCode::resource_exhausted, "{} could not be created: {}", path,
+                      std::strerror(errno));
   if (output.fd_ < 0) return output.failed("opened");
   output.owned_ = true;
   struct stat status {};
@@ -137,7 +144,7 @@ Status BatchOutput::write(std::string line) {
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
       Error error = failed("written");
-      disk_is_full_ = written == 0 || errno == ENOSPC || errno == EDQUOT;
+      disk_is_full_ = written == 0 || means_full(errno);
       drop_last(line.size() - left.size());
       return error;
     }

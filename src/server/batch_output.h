@@ -35,7 +35,7 @@ class BatchOutput {
   };
 
   /// Opens or creates `path`; "-" is standard output. Errors: io_error; corrupt_data (not a file of
-  /// `koho batch`); unavailable (another run is writing it).
+  /// `koho batch`); unavailable (another run is writing it); resource_exhausted (no room for it).
   static Result<BatchOutput> open(const std::string& path, const Options& options);
   BatchOutput(BatchOutput&& other) noexcept;
   BatchOutput& operator=(BatchOutput&&) = delete;

@@ -97,7 +97,7 @@ Result<BatchRecord> BatchRecords::cancel(std::string_view owner, std::string_vie
                       batch_status_name(record.status));
   if (record.status == BatchStatus::validating || record.status == BatchStatus::in_progress) {
     record.enter(BatchStatus::cancelling, Core::unix_seconds());
-    save(record);
+    static_cast<void>(save(record));
   }
   return record;
 }
@@ -133,7 +133,7 @@ bool BatchRecords::advance(const std::string& id, BatchStatus from, BatchStatus 
   BatchRecord& record = records_.find(id)->second;
   if (record.status != from) return false;
   record.enter(to, Core::unix_seconds());
-  save(record);
+  static_cast<void>(save(record));
   return true;
 }
 
@@ -143,7 +143,7 @@ void BatchRecords::fail(const std::string& id, std::vector<BatchFault> faults) {
   if (is_over(record.status)) return;
   record.faults = std::move(faults);
   record.enter(BatchStatus::failed, Core::unix_seconds());
-  save(record);
+  static_cast<void>(save(record));
 }
 
 void BatchRecords::end_check(const std::string& id, BatchCheck check) {
@@ -159,7 +159,7 @@ void BatchRecords::end_check(const std::string& id, BatchCheck check) {
     record.faults = std::move(check.faults);
     record.enter(BatchStatus::failed, Core::unix_seconds());
   }
-  save(record);
+  static_cast<void>(save(record));
 }
 
 void BatchRecords::count(const std::string& id, std::int64_t completed, std::int64_t failed) {
@@ -172,15 +172,43 @@ void BatchRecords::count(const std::string& id, std::int64_t completed, std::int
 void BatchRecords::name_files(const std::string& id, std::string output, std::string errors) {
   const std::lock_guard lock(mutex_);
   BatchRecord& record = records_.find(id)->second;
+  if (!record.output_file_id.empty() || !record.error_file_id.empty()) return;
   record.output_file_id = std::move(output);
   record.error_file_id = std::move(errors);
-  save(record);
+  static_cast<void>(save(record));
 }
 
-void BatchRecords::save(const BatchRecord& record) {
-  if (const Status written = write_whole_file(path_of(record.id), stored_batch(record));
-      !written.ok())
+Status BatchRecords::save(const BatchRecord& record) {
+  Status written = write_whole_file(path_of(record.id), stored_batch(record));
+  if (written.ok()) {
+    unsaved_.erase(record.id);
+  } else if (unsaved_.insert(record.id).second) {
     log::error("batch {}: {}", record.id, written.error().message);
+  }
+  return written;
+}
+
+Status BatchRecords::save_again(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  return unsaved_.contains(id) ? save(records_.find(id)->second) : Status{};
+}
+
+void BatchRecords::save_unsaved() {
+  const std::lock_guard lock(mutex_);
+  for (auto next = unsaved_.begin(); next != unsaved_.end();) {
+    const std::string& id = *next++;  // save() takes it out
+    if (!save(records_.find(id)->second).ok()) return;
+  }
+}
+
+Status BatchRecords::end(const std::string& id, BatchStatus status) {
+  const std::lock_guard lock(mutex_);
+  BatchRecord& record = records_.find(id)->second;
+  BatchRecord ended = record;
+  ended.enter(status, Core::unix_seconds());
+  KOHO_TRY(save(ended));
+  record = std::move(ended);
+  return {};
 }
 
 /// The oldest of whoever has the most, so that nobody's go for another's.
@@ -200,11 +228,15 @@ void BatchRecords::forget_old() {
         std::ranges::max_element(over, {}, [](const auto& one) { return one.second.size(); });
     const std::string id = std::move(most->second.back().second);
     most->second.pop_back();
-    ::unlink(path_of(id).c_str());
+    for (const char* kind : {"json", "output", "errors"})
+      ::unlink((directory_ / fmt::format("{}.{}", id, kind)).c_str());
     forgotten.push_back(id);
   }
   // Last: the owners' names in `over` are those of the records.
-  for (const std::string& id : forgotten) records_.erase(id);
+  for (const std::string& id : forgotten) {
+    records_.erase(id);
+    unsaved_.erase(id);
+  }
 }
 
 }  // namespace koho::server

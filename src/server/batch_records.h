@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,19 +47,27 @@ class BatchRecords {
   /// A batch that is still validating goes on, or has failed.
   void end_check(const std::string& id, BatchCheck check);
   void count(const std::string& id, std::int64_t completed, std::int64_t failed);
+  /// Once: an unfinished batch that has names keeps them.
   void name_files(const std::string& id, std::string output, std::string errors);
+  /// Brings a record to the disk that was not saved. Errors: io_error.
+  Status save_again(const std::string& id);
+  /// The same for all.
+  void save_unsaved();
+  /// Ends a batch once that is on the disk. Errors: io_error: it is unfinished as before.
+  Status end(const std::string& id, BatchStatus status);
   /// Forgets batches that are over, beyond those that are kept: the oldest of the owner with most.
   void forget_old();
 
  private:
   std::filesystem::path path_of(std::string_view id) const;
-  /// A failure is logged, and the record in memory goes on.
-  void save(const BatchRecord& record);
+  /// A failure is logged once, and the record in memory goes on.
+  Status save(const BatchRecord& record);
 
   const std::filesystem::path directory_;
   const std::size_t records_max_;
   mutable std::mutex mutex_;
   std::map<std::string, BatchRecord, std::less<>> records_;
+  std::set<std::string, std::less<>> unsaved_;  // newer than on the disk
 };
 
 }  // namespace koho::server

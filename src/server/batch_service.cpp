@@ -24,7 +24,7 @@ constexpr std::size_t kOutputLineBytesMax = std::size_t{256} << 20U;
 constexpr std::chrono::milliseconds kLook{50};
 constexpr std::int64_t kTidyUs = 60'000'000;
 constexpr std::int64_t kMomentUs = 10'000;       // after which what takes long lets the rest go on
-constexpr std::int64_t kFullDiskUs = 5'000'000;  // after which a batch looks for room again
+constexpr std::int64_t kFullDiskUs = 1'000'000;  // after which a batch looks for room again
 constexpr std::int32_t kPriority = kPriorities - 1;
 
 std::int64_t bytes_of(const std::filesystem::path& path) {
@@ -134,7 +134,10 @@ void BatchService::run() {
     for (const std::size_t index : ready) poll_slot(index);
   }
   withdraw(0);
+  // There may be room by now for what they still hold.
+  for (const auto& batch : active_) static_cast<void>(batch->flush());
   active_.clear();
+  records_.save_unsaved();
 }
 
 /// Whether there is something unfinished.
@@ -145,6 +148,10 @@ bool BatchService::work() {
       return !records_.reader_of(file.owner, file.id).empty();
     });
     records_.forget_old();
+  }
+  if (core_.clock().now_us() - saved_us_ >= kFullDiskUs) {
+    saved_us_ = core_.clock().now_us();
+    records_.save_unsaved();
   }
   const ServedModel* serving = core_.serving();
   if (serving == nullptr || core_.phase() != Phase::ready || serving->engine.statistics().broken) {
@@ -192,7 +199,7 @@ void BatchService::open_batches() {
   for (const BatchRecord& one : unfinished)
     if (is_active(one)) ++active[one.owner];
   for (const BatchRecord& one : unfinished) {
-    if (is_active(one)) continue;
+    if (is_active(one) || waits(one.id)) continue;
     const BatchRecord now = records_.get(one.id);
     const bool ends =
         now.status == BatchStatus::cancelling || Core::unix_seconds() >= now.expires_at;
@@ -208,6 +215,8 @@ void BatchService::open_batches() {
     Result<std::unique_ptr<ActiveBatch>> opened = open_batch(now);
     if (opened.ok()) {
       active_.push_back(std::move(*opened));
+    } else if (opened.error().code == ErrorCode::resource_exhausted) {
+      wait(one.id, opened.error());
     } else {
       fail(one.id, opened.error());
     }
@@ -281,7 +290,7 @@ void BatchService::feed() {
 bool BatchService::feed_one(ActiveBatch& batch,
                             std::size_t index,
                             const ActiveBatch::Pauses& pauses) {
-  if (batch.broken || batch.waits_until_us > core_.clock().now_us()) return false;
+  if (batch.broken || waits_.contains(batch.id)) return false;
   if (batch.key != nullptr) {
     // The rest is for what the key's clients wait for.
     const std::int64_t at_once = batch.key->settings().requests_at_once;
@@ -294,7 +303,7 @@ bool BatchService::feed_one(ActiveBatch& batch,
     batch.retries.pop_front();
   } else {
     const Result<ActiveBatch::Next> next = batch.next_line(line, pauses);
-    if (!next.ok()) batch.broken = next.error();
+    if (!next.ok()) note_fault(batch, next.error());
     if (next.ok() && *next == ActiveBatch::Next::paused) has_more_ = true;
     if (!next.ok() || *next != ActiveBatch::Next::line) return false;
   }
@@ -328,19 +337,40 @@ void BatchService::poll_slot(std::size_t index) {
 
 void BatchService::keep_answer(Slot& slot) {
   ActiveBatch& batch = *slot.batch;
-  const bool answered = slot.job->status() == 200;
-  BatchOutput& output = answered ? batch.output : batch.errors;
-  if (Status written = output.write(slot.job->output()); written.ok()) {
-    ++(answered ? batch.completed : batch.failed);
-    records_.count(batch.id, batch.completed, batch.failed);
-  } else if (output.disk_is_full()) {
-    // Others may have filled it: the batch goes on when there is room.
-    log::warning("batch {} waits: {}", batch.id, written.error().message);
-    batch.waits_until_us = core_.clock().now_us() + kFullDiskUs;
-    batch.retries.push_front({.line = slot.job->take_line(), .at_us = batch.waits_until_us});
+  batch.keep(slot.job->output(), slot.job->status() == 200);
+  if (!waits(batch.id)) flush(batch);
+}
+
+/// Writes what the batch has kept. False: it waits, or is broken.
+bool BatchService::flush(ActiveBatch& batch) {
+  Status written = batch.flush();
+  records_.count(batch.id, batch.completed, batch.failed);
+  if (written.ok()) {
+    waits_.erase(batch.id);
   } else {
-    batch.broken = std::move(written).error();
+    note_fault(batch, std::move(written).error());
   }
+  return !batch.broken && !waits_.contains(batch.id);
+}
+
+/// Others may have filled the disk: the batch goes on when there is room.
+void BatchService::note_fault(ActiveBatch& batch, Error error) {
+  if (batch.disk_is_full()) {
+    wait(batch.id, error);
+  } else {
+    batch.broken = std::move(error);
+  }
+}
+
+bool BatchService::waits(const std::string& id) const {
+  const auto found = waits_.find(id);
+  return found != waits_.end() && found->second > core_.clock().now_us();
+}
+
+void BatchService::wait(const std::string& id, const Error& error) {
+  const std::int64_t until_us = core_.clock().now_us() + kFullDiskUs;
+  if (waits_.insert_or_assign(id, until_us).second)
+    log::warning("batch {} waits: {}", id, error.message);
 }
 
 void BatchService::release(Slot& slot) {
@@ -388,14 +418,16 @@ bool BatchService::settle(ActiveBatch& batch, const ActiveBatch::Pauses& pauses)
   } else if (Core::unix_seconds() >= now.expires_at) {
     records_.advance(batch.id, BatchStatus::in_progress, BatchStatus::expiring);
   }
+  if (waits(batch.id) || !flush(batch)) return false;
   const BatchStatus status = records_.get(batch.id).status;
   if (status == BatchStatus::cancelling || status == BatchStatus::expiring) {
     withdraw_batch(batch);
     const Result<bool> done =
         batch.give_up_lines(give_up_error(status, key_gone, !now.owner.empty()), pauses);
-    if (!done.ok()) batch.broken = done.error();
+    if (!done.ok()) note_fault(batch, done.error());
+    records_.count(batch.id, batch.completed, batch.failed);
     if (!done.ok() || !*done) {
-      has_more_ = true;
+      has_more_ = has_more_ || done.ok();
       return false;
     }
   } else if (!batch.at_end || batch.in_flight > 0 || !batch.retries.empty()) {
@@ -439,28 +471,28 @@ void BatchService::finish_files(const BatchRecord& batch) {
          .expires_at = batch.output_expires_s > 0 ? now_s + batch.output_expires_s : 0},
         part);
   };
-  Status made = keep(batch.output_file_id, "output", "output");
+  Status made = records_.save_again(batch.id);  // its names are on disk before they are used
+  if (made.ok()) made = keep(batch.output_file_id, "output", "output");
   if (made.ok()) made = keep(batch.error_file_id, "errors", "error");
-  if (!made.ok()) {
-    fail(batch.id, made.error());
-    return;
-  }
   const BatchStatus end = batch.status == BatchStatus::cancelling ? BatchStatus::cancelled
                           : batch.status == BatchStatus::expiring ? BatchStatus::expired
                                                                   : BatchStatus::completed;
-  records_.advance(batch.id, batch.status, end);
+  if (made.ok()) made = records_.end(batch.id, end);
+  if (!made.ok() && made.error().code == ErrorCode::not_found) return fail(batch.id, made.error());
+  if (!made.ok()) return wait(batch.id, made.error());
+  waits_.erase(batch.id);
   log::info("batch {} is {}: {} completed, {} failed of {}", batch.id, batch_status_name(end),
             batch.completed, batch.failed, batch.total);
 }
 
 /// Ends the batch with an error of this machine, of which its client is not told paths.
 void BatchService::fail(const std::string& id, const Error& error) {
+  waits_.erase(id);
   log::warning("batch {} failed: {}", id, error.message);
   records_.fail(id, {{.line = 0,
                       .code = std::string(error_code_info(error.code).name),
                       .param = {},
                       .message = "the server could not read or write the batch's files"}});
-  for (const char* kind : {"output", "errors"}) ::unlink(part_path(id, kind).c_str());
 }
 
 }  // namespace koho::server

@@ -95,6 +95,10 @@ class BatchService {
   Result<std::unique_ptr<ActiveBatch>> open_batch(const BatchRecord& record);
   void poll_slot(std::size_t index);
   void keep_answer(Slot& slot);
+  bool flush(ActiveBatch& batch);
+  void note_fault(ActiveBatch& batch, Error error);
+  bool waits(const std::string& id) const;
+  void wait(const std::string& id, const Error& error);
   void release(Slot& slot);
   void feed();
   bool feed_one(ActiveBatch& batch, std::size_t index, const ActiveBatch::Pauses& pauses);
@@ -126,7 +130,9 @@ class BatchService {
   std::atomic<std::int64_t> running_{0};
   std::atomic<bool> stopping_{false};
   std::int64_t tidied_us_ = 0;
-  std::thread thread_;  // last
+  std::int64_t saved_us_ = 0;
+  std::map<std::string, std::int64_t> waits_;  // batches: when they look for room again
+  std::thread thread_;                         // last
 };
 
 }  // namespace koho::server

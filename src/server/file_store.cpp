@@ -185,12 +185,13 @@ Status FileStore::add(StoredFile file, std::string_view content, const FileShare
 }
 
 Status FileStore::take_over(StoredFile file, const std::filesystem::path& content) {
+  if (find(file.owner, file.id)) return {};
   const std::filesystem::path path = content_path(file.id);
   const bool moved = ::rename(content.c_str(), path.c_str()) == 0;
   struct stat status {};
   if ((!moved && errno != ENOENT) || stat(path.c_str(), &status) != 0)
-    return make_error(ErrorCode::io_error, "{} could not be renamed: {}", content.string(),
-                      std::strerror(errno));
+    return make_error(errno == ENOENT ? ErrorCode::not_found : ErrorCode::io_error,
+                      "{} could not be renamed: {}", content.string(), std::strerror(errno));
   file.bytes = status.st_size;
   return keep(std::move(file));
 }

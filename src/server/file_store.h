@@ -54,7 +54,8 @@ class FileStore {
   /// Errors: resource_exhausted.
   Status check_share(std::string_view owner, const FileShare& share) const;
   /// The same for a file that is on this disk already, which is moved; if it is gone, it was moved
-  /// by an earlier call that did not end. No limit: it holds work that was done. Errors: io_error.
+  /// by an earlier call that did not end. No limit: it holds work that was done. Errors: not_found:
+  /// it is nowhere; io_error: the call may be repeated.
   Status take_over(StoredFile file, const std::filesystem::path& content);
 
   std::optional<StoredFile> find(std::string_view owner, std::string_view id) const;

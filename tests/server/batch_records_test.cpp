@@ -2,6 +2,8 @@
 // The records of /v1/batches without their server: how many a key may leave unfinished.
 #include "server/batch_records.h"
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -61,7 +63,12 @@ TEST(BatchRecords, ThatAreOverAreForgottenOfWhoeverHasTheMost) {
   add("old", 1);
   add("old", 2);
   for (int i = 10; i < 40; ++i) add("new", i);
+  for (const char* part : {"batch_new10.output", "batch_new10.errors", "batch_new39.output"})
+    std::ofstream(directory.path() / part) << "{}";
   records.forget_old();
+  EXPECT_FALSE(std::filesystem::exists(directory.path() / "batch_new10.output"));
+  EXPECT_FALSE(std::filesystem::exists(directory.path() / "batch_new10.errors"));
+  EXPECT_TRUE(std::filesystem::exists(directory.path() / "batch_new39.output"));
   EXPECT_EQ(records.list("old").size(), 2U);
   const std::vector<BatchRecord> left = records.list("new");
   ASSERT_EQ(left.size(), 8U);

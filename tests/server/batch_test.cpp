@@ -189,36 +189,6 @@ TEST_F(Batches, GoOnInTheNextServer) {
   EXPECT_EQ(read_lines(server->port(), text_at(batch, "error_file_id")).size(), 1U);
 }
 
-TEST_F(Batches, WaitForRoomOnAFullDisk) {
-  std::string id;
-  {
-    const auto server = start();
-    id = text_at(create(server->port(), lines(40, 40)), "id");
-    wait_for(server->port(), id,
-             [](const Json& batch) { return text_at(batch, "request_counts.completed") != "0"; });
-  }
-  const std::filesystem::path part = directory_.path() / "batches" / (id + ".output");
-  const std::filesystem::path aside = directory_.path() / "aside";
-  std::filesystem::rename(part, aside);
-  std::filesystem::create_symlink("/dev/full", part);
-  {
-    const auto server = start();
-    for (int i = 0; i < 1000 && server->serving().engine.statistics().requests_completed == 0; ++i)
-      call(server->port(), "GET", "/livez");
-    const Json batch = wait_for(server->port(), id, [&](const Json& now) {
-      return has_ended(now) || server->counters().requests_live.load() == 0;
-    });
-    EXPECT_EQ(text_at(batch, "status"), "in_progress");
-    EXPECT_EQ(text_at(batch, "request_counts.completed"), "0");
-  }
-  std::filesystem::remove(part);
-  std::filesystem::rename(aside, part);
-  const auto server = start();
-  const Json batch = wait_for(server->port(), id, has_ended);
-  EXPECT_EQ(text_at(batch, "status"), "completed");
-  EXPECT_EQ(read_lines(server->port(), text_at(batch, "output_file_id")).size(), 40U);
-}
-
 TEST_F(Batches, BelongToTheirKeyAndItsLimits) {
   const auto server = start([](ServerSettings& settings) {
     settings.api_keys = {ApiKeySettings("sk-a"), ApiKeySettings("sk-b")};
