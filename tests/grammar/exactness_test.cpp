@@ -99,6 +99,26 @@ std::vector<Case> arrays() {
        R"({"type":"array","prefixItems":[{"type":"null"}],"minItems":2})",
        {R"([null,1])", R"([null,"a",2])"},
        {"[null]", "[1,1]"}},
+      {"different_items_beside_unknown_keywords",
+       R"({"type":"array","uniqueItems":true,"errorMessage":"x","markdownDescription":"x",
+           "items":{"type":"string","enum":["a","b"],"nullable":false,"example":"a",
+                    "x-enum-varnames":["A","B"]}})",
+       {"[]", R"(["a"])", R"(["b","a"])"},
+       {R"(["a","a"])", R"(["c"])", "null"}},
+      {"different_items_within_bounds",
+       R"({"type":"array","uniqueItems":true,"items":{"enum":[1,2,"a","bc"],"minimum":2,
+           "maxLength":1}})",
+       {R"(["a",2])", "[2]"},
+       {"[1]", R"(["bc"])", "[2,2]"}},
+      {"different_items_of_a_definition",
+       R"({"$defs":{"C":{"enum":["r","g"],"title":"C","type":"string"},"D":{"$ref":"#/$defs/C"}},
+           "type":"array","items":{"$ref":"#/$defs/D","description":"x"},"uniqueItems":true})",
+       {R"(["g","r"])", "[]"},
+       {R"(["r","r"])", R"(["b"])"}},
+      {"different_booleans_with_a_note",
+       R"({"type":"array","items":{"type":"boolean","description":"x"},"uniqueItems":true})",
+       {"[false,true]", "[true]"},
+       {"[true,true]", "[1]"}},
   };
 }
 
@@ -128,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(Numbers, ExactSchema, ::testing::ValuesIn(numbers()), n
 TEST(ExactSchemas, AreRefusedWhereARewriteWouldDropAKeyword) {
   for (const char* schema : {
            R"({"type":"array","items":{"enum":[1,2]},"uniqueItems":true,"contains":{"const":1}})",
-           R"({"type":"array","items":{"enum":[1,2],"minimum":2},"uniqueItems":true})",
+           R"({"type":"array","items":{"enum":["a"],"pattern":"b"},"uniqueItems":true})",
            R"({"type":"array","items":{"enum":[1,2]},"uniqueItems":true,"minItems":2.0})",
            R"({"type":"array","items":{"enum":[1,2]},"uniqueItems":true,
                "anyOf":[{"prefixItems":[{"const":2}]},{"minItems":3}]})",
