@@ -140,6 +140,21 @@ std::vector<Case> numbers() {
   };
 }
 
+std::vector<Case> notes() {
+  return {
+      {"an_identifier_in_a_note",
+       R"({"type":"boolean","x-sample":{"$id":"http://a/x","a":{"$ref":"#/b"}}})",
+       {"true"},
+       {"1"}},
+      {"members_called_as_keywords",
+       R"({"type":"object","properties":{"$id":{"const":"a"},"$ref":{"const":"#"}},
+           "required":["$id"]})",
+       {R"({"$id":"a","$ref":"#"})"},
+       {"{}"}},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Notes, ExactSchema, ::testing::ValuesIn(notes()), name_of);
 INSTANTIATE_TEST_SUITE_P(Objects, ExactSchema, ::testing::ValuesIn(objects()), name_of);
 INSTANTIATE_TEST_SUITE_P(Arrays, ExactSchema, ::testing::ValuesIn(arrays()), name_of);
 INSTANTIATE_TEST_SUITE_P(Numbers, ExactSchema, ::testing::ValuesIn(numbers()), name_of);
@@ -160,6 +175,8 @@ TEST(ExactSchemas, AreRefusedWhereARewriteWouldDropAKeyword) {
                "oneOf":[{"type":"integer","minimum":2},true]})",
            R"({"properties":{"x":{"$id":"http://a/x","$defs":{"n":{"type":"string"}},
                 "$ref":"#/$defs/n"}},"$defs":{"n":{"type":"integer"}},"required":["x"]})",
+           R"({"properties":{"default":{"$id":"http://a/x","$defs":{"n":{"type":"string"}},
+                "$ref":"#/$defs/n"}},"$defs":{"n":{"type":"integer"}},"required":["default"]})",
        }) {
     const auto compiled = compiler().compile(Constraint::json_schema(schema));
     EXPECT_FALSE(compiled.ok()) << schema;
@@ -193,7 +210,10 @@ std::vector<Case> expressions() {
       {"punctuation", R"(\p{P}{2})", {"!?", "\".", "«-"}, {"a.", "+!"}},
       {"punctuation_in_a_class", R"([\p{P}x]+)", {"x!", "%&"}, {"y", "+"}},
       {"all_of_a_property_in_no_class", R"([^\p{N}\p{P}])", {"a", "é", "日"}, {"۴", "1", "჻", "!"}},
-      {"control_characters_in_no_class", R"([^\p{Cc}a])", {"b", "é"}, {"\n", "\x01", "\x7f", "a"}},
+      {"control_characters_in_no_class",
+       R"([^\p{Cc}a])",
+       {"b", "é"},
+       {std::string(1, '\0'), "\n", "\x01", "\x7f", "a"}},
       {"symbols", R"(\p{S})", {"+", "<", "€"}, {"!", "a"}},
       {"a_script_without_what_it_shares", R"(\p{Greek})", {"α", "Ω"}, {"a", "\u0345"}},
       {"escapes_that_need_none", R"(a\@b\:\ \"\'\!\#)", {"a@b: \"'!#"}, {"a@b"}},
