@@ -160,16 +160,19 @@ class Rewriter {
         KOHO_TRY(plain(bytes));
         if (range) {
           take(1);
-          KOHO_TRY(plain(character_bytes(rest_)));
-        } else if (!hyphen) {
-          return {};
+          return plain(character_bytes(rest_));
         }
+        if (!hyphen) return {};
       }
     }
-    if (!rest_.starts_with('-') || rest_.starts_with("-]")) return {};
+    // The second of [\d--9] is the end of no range, and the beginning of none.
+    for (int i = 0; i < 2 && rest_.starts_with('-') && !rest_.starts_with("-]"); ++i) take_hyphen();
+    return {};
+  }
+
+  void take_hyphen() {
     rest_.remove_prefix(1);
     out_ += "\\-";
-    return {};
   }
 
   /// One character, an escape perhaps, of `bytes`.
@@ -183,6 +186,16 @@ class Rewriter {
     // what has a meaning only.
     constexpr std::string_view kNeedNone = "!\"#%&',:;<=>@_`~ ";
     std::optional<char32_t> code = code_of(one);
+    if (code && one[1] == 'u') return unicode_escape(bytes, *code);
+    if (one == "-" && in_class_) {
+      take_hyphen();
+      return {};
+    }
+    if (one == "\\0" && rest_.size() > 2 && std::isdigit(static_cast<unsigned char>(rest_[2])) != 0)
+      return refused(kInvalidGrammar,
+                     fmt::format("\"{}\" means different things in different dialects: write "
+                                 "\\x00 and the digit, or \\x and two digits",
+                                 rest_.substr(0, 3)));
     if (bytes == 2 && one[0] == '\\' && kNeedNone.find(one[1]) != kNeedNone.npos) code = one[1];
     const bool escaped = code == U'"' || code == U'\\';  // in JSON, too
     if (!code || (json_string_ && escaped)) {
@@ -205,13 +218,39 @@ class Rewriter {
     return {};
   }
 
-  /// The character of \xHH.
+  /// \uHHHH or \u{…} of `bytes`, with the character `code`. JavaScript writes one above U+FFFF as
+  /// two halves, which are one.
+  Status unicode_escape(std::size_t bytes, char32_t code) {
+    const auto is_half = [](char32_t c, char32_t first) { return c >= first && c < first + 0x400; };
+    const std::string_view after = rest_.substr(bytes);
+    const std::optional<char32_t> low = code_of(after.substr(0, character_bytes(after)));
+    if (!in_class_ && bytes == 6 && is_half(code, 0xD800) && after.starts_with("\\u") && low &&
+        is_half(*low, 0xDC00)) {
+      out_ += fmt::format("\\u{{{:x}}}", 0x10000U + ((code - 0xD800U) << 10U) + (*low - 0xDC00U));
+      rest_.remove_prefix(bytes + character_bytes(after));
+      return {};
+    }
+    if (code > 0x10FFFF || is_half(code, 0xD800) || is_half(code, 0xDC00))
+      return refused(kInvalidGrammar,
+                     fmt::format("{} is {}: write the character itself, or \\u{{1f600}} with its "
+                                 "number",
+                                 rest_.substr(0, bytes),
+                                 code > 0x10FFFF ? "above U+10FFFF" : "half of a character"));
+    take(bytes);
+    return {};
+  }
+
+  /// The character of \xHH, \uHHHH or \u{…}; above U+10FFFF: of a larger number, too.
   static std::optional<char32_t> code_of(std::string_view escape) {
-    if (escape.size() != 4 || !escape.starts_with("\\x")) return std::nullopt;
+    const bool braced = escape.starts_with("\\u{") && escape.ends_with('}');
+    if (!braced && !(escape.size() == 4 && escape.starts_with("\\x")) &&
+        !(escape.size() == 6 && escape.starts_with("\\u")))
+      return std::nullopt;
+    const char* const last = escape.data() + escape.size() - (braced ? 1 : 0);
     unsigned code = 0;
-    const auto [end, error] = std::from_chars(escape.data() + 2, escape.data() + 4, code, 16);
-    if (error != std::errc() || end != escape.data() + 4) return std::nullopt;
-    return code;
+    const auto [end, error] = std::from_chars(escape.data() + (braced ? 3 : 2), last, code, 16);
+    if (end != last || error == std::errc::invalid_argument) return std::nullopt;
+    return error == std::errc() ? code : 0x110000;
   }
 
   Status escape() {

@@ -280,6 +280,9 @@ Status Schema::Tree::read_object(int index) {
       return fault(kUnsupportedSchema, at(index).path,
                    "patternProperties must have one pattern, without properties and propertyNames");
     for (const json::Member& member : *patterns->object()) {
+      Result<std::string> rewritten = PatternRewriter().rewrite(member.name, true);
+      if (!rewritten.ok())
+        return placed(at(index).path + ".patternProperties", std::move(rewritten).error());
       if (!stays_unescaped(member.name))
         return fault(kUnsupportedSchema, at(index).path + ".patternProperties", "{}",
                      kUnsupportedPattern);

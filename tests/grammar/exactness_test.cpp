@@ -217,6 +217,11 @@ std::vector<Case> expressions() {
       {"symbols", R"(\p{S})", {"+", "<", "€"}, {"!", "a"}},
       {"a_script_without_what_it_shares", R"(\p{Greek})", {"α", "Ω"}, {"a", "\u0345"}},
       {"escapes_that_need_none", R"(a\@b\:\ \"\'\!\#)", {"a@b: \"'!#"}, {"a@b"}},
+      {"a_character_of_two_halves", R"(a\ud83d\ude00b)", {"a\U0001F600b"}, {"ab"}},
+      {"a_character_by_its_number", R"([\u{1F600}x]\u00e9)", {"\U0001F600é", "xé"}, {"é"}},
+      {"two_hyphens_behind_a_set", R"([\d--9]x)", {"1x", "-x"}, {".x", "/x"}},
+      {"many_hyphens_behind_a_set", R"([\d---9]x)", {"1x", "-x"}, {".x", "/x"}},
+      {"a_range_from_a_hyphen", R"([^a-c--9]x)", {"dx"}, {".x", "/x", "5x", "bx"}},
       {"named_groups", "(?P<n1>a)(?<n_2>b)", {"ab"}, {"a", "n1"}},
   };
 }
@@ -229,8 +234,9 @@ TEST(ExactExpressions, WhatDialectsReadDifferentlyIsRefused) {
     const char* instead;
   };
   const Refused cases[] = {
-      {"a{1,3}+", "(?:a{2})+"}, {"a{2}{3}", "(?:a{2})+"},       {"a*+b", "(?:a{2})+"},
-      {"a{,2}", "write {0,2}"}, {"(?>a)b", "use (…) or (?:…)"},
+      {"a{1,3}+", "(?:a{2})+"},    {"a{2}{3}", "(?:a{2})+"},       {"a*+b", "(?:a{2})+"},
+      {"a{,2}", "write {0,2}"},    {"(?>a)b", "use (…) or (?:…)"}, {R"(\012)", "write \\x00"},
+      {R"([\07])", "write \\x00"},
   };
   for (const auto& [expression, instead] : cases)
     for (const bool schema : {false, true}) {
@@ -248,8 +254,9 @@ TEST(ExactExpressions, WhatDialectsReadDifferentlyIsRefused) {
 // ---- grammars
 
 TEST(ExactGrammars, EscapesThatReadersDisagreeOnAreRefused) {
-  for (const char* grammar : {R"(root ::= "\x41b")", R"(root ::= [\x41b])",
-                              R"(root ::= "\ud83d\ude00")", R"(root ::= [\uDC00-\uDFFF])"}) {
+  for (const char* grammar :
+       {R"(root ::= "\x41b")", R"(root ::= [\x41b])", R"(root ::= "a\U0000d83d")",
+        R"(root ::= [\U00110000])", R"(root ::= "\ud83d\ude00")", R"(root ::= [\uDC00-\uDFFF])"}) {
     const auto compiled = compiler().compile(Constraint::ebnf(grammar));
     EXPECT_FALSE(compiled.ok()) << grammar;
     if (compiled.ok()) continue;
@@ -315,6 +322,24 @@ TEST(ExactCharacters, AreThoseOfUtf8) {
                             "\"\xf0\x8f\xbf\xbf\"", "\"\xf4\x90\x80\x80\"", "\"\xf7\xbf\xbf\xbf\""})
       EXPECT_FALSE(accepts_bytes(**compiled, bad)) << constraint.text << bad;
   }
+}
+
+TEST(ExactCharacters, HalvesAreRefused) {
+  for (const char* pattern :
+       {R"(\ud83d)", R"(\ude00\ud83d)", R"(\ud83d\u0041)", R"([\ud83d\ude00])",
+        R"([^\ud800-\udfff])", R"(a\u{110000}b)", R"(\u{d83d})", R"(\u{ffffffffffff})"})
+    for (const Constraint& constraint :
+         {Constraint::regex(pattern),
+          Constraint::json_schema(
+              fmt::format(R"({{"type":"string","pattern":{}}})", json_string(pattern))),
+          Constraint::json_schema(fmt::format(
+              R"({{"type":"object","patternProperties":{{{}:{{}}}}}})", json_string(pattern)))}) {
+      const auto compiled = compiler().compile(constraint);
+      ASSERT_FALSE(compiled.ok()) << constraint.text;
+      EXPECT_EQ(compiled.error().reason, kInvalidGrammar);
+      EXPECT_NE(compiled.error().message.find("write the character"), std::string::npos)
+          << compiled.error().message;
+    }
 }
 
 /// Several parsers of JSON refuse half of a character.
