@@ -144,10 +144,13 @@ class Rewriter {
   /// A character, a range or a set (\d) within a class. A hyphen that makes no range stands for
   /// itself, which is written so.
   Status class_item() {
+    if (ignore_case_ && negated_) KOHO_TRY(check_excluded());
     const bool set = is_set(rest_);
     bool range = false;
     if (set) {
+      const bool word = rest_[1] == 'w';
       KOHO_TRY(escape());
+      if (word && ignore_case_ && negated_) out_ += R"(\u017f\u212a)";
     } else {
       const std::size_t bytes = character_bytes(rest_);
       const std::string_view after = rest_.substr(bytes);
@@ -168,6 +171,39 @@ class Rewriter {
     // The second of [\d--9] is the end of no range, and the beginning of none.
     for (int i = 0; i < 2 && rest_.starts_with('-') && !rest_.starts_with("-]"); ++i) take_hyphen();
     return {};
+  }
+
+  /// Refuses what (?i) makes of a class [^…] that its letters do not show: other letters of an
+  /// escape, of a property, of a range that begins or ends among them.
+  Status check_excluded() const {
+    if (static_cast<unsigned char>(rest_[0]) >= 0x80) return {};             // plain()
+    if (std::isalpha(static_cast<unsigned char>(rest_[0])) != 0) return {};  // class_letters()
+    if (is_set(rest_) && rest_[1] != 'p') return {};
+    const std::size_t bytes = character_bytes(rest_);
+    const std::optional<int> low = side_of(rest_.substr(0, bytes));
+    std::string_view after = rest_.substr(bytes);
+    std::optional<int> high = low;
+    if (after.size() > 1 && after[0] == '-' && after[1] != ']' && !is_set(after.substr(1))) {
+      after.remove_prefix(1);
+      high = side_of(after.substr(0, character_bytes(after)));
+    }
+    if (low && high && *low == *high) return {};
+    return refused(kUnsupportedSchema,
+                   "(?i) with a class [^…] that has an escape of a letter, \\p{…}, or a range that "
+                   "begins or ends among letters is not supported: leave out (?i), and write both "
+                   "cases, as in [^Aa]");
+  }
+
+  /// Where a character of ASCII is: before, between or behind the letters; nullopt: it is one, or
+  /// none of ASCII.
+  static std::optional<int> side_of(std::string_view one) {
+    std::optional<char32_t> code = code_of(one);
+    if (one.size() == 1) code = one[0];
+    if (one.size() == 2 && std::string_view("nrtfv0b").find(one[1]) != std::string_view::npos)
+      return 0;
+    if (one.size() == 2 && one[0] == '\\') code = one[1];
+    if (!code || *code >= 0x80 || std::isalpha(static_cast<int>(*code)) != 0) return std::nullopt;
+    return *code < 'A' ? 0 : *code < 'a' ? 1 : 2;
   }
 
   void take_hyphen() {
@@ -349,6 +385,9 @@ class Rewriter {
       out_ += '-';
       out_ += static_cast<char>(as_upper ? std::toupper(high) : std::tolower(high));
     }
+    constexpr std::pair<char, std::string_view> kOthers[] = {{'k', "\\u212a"}, {'s', "\\u017f"}};
+    for (const auto& [letter, other] : kOthers)
+      if (negated_ && std::tolower(low) <= letter && letter <= std::tolower(high)) out_ += other;
     rest_.remove_prefix(range ? 3 : 1);
     return {};
   }

@@ -137,6 +137,25 @@ std::vector<Case> numbers() {
        R"({"allOf":[{"enum":[9007199254740993,7]},{"enum":[9007199254740992.0,7]}]})",
        {"7"},
        {"9007199254740992", "9007199254740993"}},
+      {"a_member_between_two_integers",
+       R"({"type":"object","properties":{"a":{"type":"integer","minimum":0.2,"maximum":0.8},
+           "b":{"type":"integer","minimum":0.2,"maximum":1},
+           "c":{"type":"number","exclusiveMinimum":1,"maximum":1}}})",
+       {"{}", R"({"b":1})"},
+       {R"({"a":0})", R"({"a":1})", R"({"c":1})"}},
+      {"an_option_of_no_numbers",
+       R"({"type":["number","string"],"minimum":2,"maximum":1})",
+       {R"("a")"},
+       {"1", "2"}},
+      {"an_option_of_no_arrays",
+       R"({"anyOf":[{"type":"array","minItems":2,"maxItems":1},{"type":"null"},
+           {"type":"string","minLength":2,"maxLength":1}]})",
+       {"null"},
+       {"[]", "[1]", "[1,2]", R"("a")"}},
+      {"a_format_beside_a_pattern",
+       R"({"type":"string","format":"uuid","pattern":"^[0-9a-f]{4}-[0-9a-f]{4}$"})",
+       {R"("0123-89ab")"},
+       {R"("x")", R"("01234567-0123-0123-0123-0123456789ab")"}},
   };
 }
 
@@ -222,6 +241,12 @@ std::vector<Case> expressions() {
       {"two_hyphens_behind_a_set", R"([\d--9]x)", {"1x", "-x"}, {".x", "/x"}},
       {"many_hyphens_behind_a_set", R"([\d---9]x)", {"1x", "-x"}, {".x", "/x"}},
       {"a_range_from_a_hyphen", R"([^a-c--9]x)", {"dx"}, {".x", "/x", "5x", "bx"}},
+      {"no_letter_of_any_case",
+       R"((?i)[^ks\x00-\x1f\-!-@]x)",
+       {"ax", "AX", "éx"},
+       {"kx", "Kx", "\u212ax", "sX", "\u017fx", "-x", "5x", "\nx"}},
+      {"no_letter_of_a_range", "(?i)[^j-t]", {"a"}, {"J", "k", "\u212a", "\u017f"}},
+      {"no_letter_of_a_word", R"((?i)[^\w])", {"-"}, {"A", "k", "\u212a", "\u017f"}},
       {"named_groups", "(?P<n1>a)(?<n_2>b)", {"ab"}, {"a", "n1"}},
   };
 }
@@ -234,8 +259,17 @@ TEST(ExactExpressions, WhatDialectsReadDifferentlyIsRefused) {
     const char* instead;
   };
   const Refused cases[] = {
-      {"a{1,3}+", "(?:a{2})+"},    {"a{2}{3}", "(?:a{2})+"},       {"a*+b", "(?:a{2})+"},
-      {"a{,2}", "write {0,2}"},    {"(?>a)b", "use (…) or (?:…)"}, {R"(\012)", "write \\x00"},
+      {"a{1,3}+", "(?:a{2})+"},
+      {"a{2}{3}", "(?:a{2})+"},
+      {"a*+b", "(?:a{2})+"},
+      {"a{,2}", "write {0,2}"},
+      {"(?>a)b", "use (…) or (?:…)"},
+      {R"((?i)[^\x41]x)", "as in [^Aa]"},
+      {R"((?i)[^\p{Lu}])", "as in [^Aa]"},
+      {"(?i)[^0-Z]", "as in [^Aa]"},
+      {"(?i)[^+-a]", "as in [^Aa]"},
+      {"(?i)[^!-~]", "as in [^Aa]"},
+      {R"(\012)", "write \\x00"},
       {R"([\07])", "write \\x00"},
   };
   for (const auto& [expression, instead] : cases)
