@@ -144,10 +144,13 @@ class Rewriter {
   /// A character, a range or a set (\d) within a class. A hyphen that makes no range stands for
   /// itself, which is written so.
   Status class_item() {
+    if (ignore_case_ && negated_) KOHO_TRY(check_excluded());
     const bool set = is_set(rest_);
     bool range = false;
     if (set) {
+      const bool word = rest_[1] == 'w';
       KOHO_TRY(escape());
+      if (word && ignore_case_ && negated_) out_ += R"(\u017f\u212a)";
     } else {
       const std::size_t bytes = character_bytes(rest_);
       const std::string_view after = rest_.substr(bytes);
@@ -160,16 +163,52 @@ class Rewriter {
         KOHO_TRY(plain(bytes));
         if (range) {
           take(1);
-          KOHO_TRY(plain(character_bytes(rest_)));
-        } else if (!hyphen) {
-          return {};
+          return plain(character_bytes(rest_));
         }
+        if (!hyphen) return {};
       }
     }
-    if (!rest_.starts_with('-') || rest_.starts_with("-]")) return {};
+    // The second of [\d--9] is the end of no range, and the beginning of none.
+    for (int i = 0; i < 2 && rest_.starts_with('-') && !rest_.starts_with("-]"); ++i) take_hyphen();
+    return {};
+  }
+
+  /// Refuses what (?i) makes of a class [^…] that its letters do not show: other letters of an
+  /// escape, of a property, of a range that begins or ends among them.
+  Status check_excluded() const {
+    if (static_cast<unsigned char>(rest_[0]) >= 0x80) return {};             // plain()
+    if (std::isalpha(static_cast<unsigned char>(rest_[0])) != 0) return {};  // class_letters()
+    if (is_set(rest_) && rest_[1] != 'p') return {};
+    const std::size_t bytes = character_bytes(rest_);
+    const std::optional<int> low = side_of(rest_.substr(0, bytes));
+    std::string_view after = rest_.substr(bytes);
+    std::optional<int> high = low;
+    if (after.size() > 1 && after[0] == '-' && after[1] != ']' && !is_set(after.substr(1))) {
+      after.remove_prefix(1);
+      high = side_of(after.substr(0, character_bytes(after)));
+    }
+    if (low && high && *low == *high) return {};
+    return refused(kUnsupportedSchema,
+                   "(?i) with a class [^…] that has an escape of a letter, \\p{…}, or a range that "
+                   "begins or ends among letters is not supported: leave out (?i), and write both "
+                   "cases, as in [^Aa]");
+  }
+
+  /// Where a character of ASCII is: before, between or behind the letters; nullopt: it is one, or
+  /// none of ASCII.
+  static std::optional<int> side_of(std::string_view one) {
+    std::optional<char32_t> code = code_of(one);
+    if (one.size() == 1) code = one[0];
+    if (one.size() == 2 && std::string_view("nrtfv0b").find(one[1]) != std::string_view::npos)
+      return 0;
+    if (one.size() == 2 && one[0] == '\\') code = one[1];
+    if (!code || *code >= 0x80 || std::isalpha(static_cast<int>(*code)) != 0) return std::nullopt;
+    return *code < 'A' ? 0 : *code < 'a' ? 1 : 2;
+  }
+
+  void take_hyphen() {
     rest_.remove_prefix(1);
     out_ += "\\-";
-    return {};
   }
 
   /// One character, an escape perhaps, of `bytes`.
@@ -183,6 +222,16 @@ class Rewriter {
     // what has a meaning only.
     constexpr std::string_view kNeedNone = "!\"#%&',:;<=>@_`~ ";
     std::optional<char32_t> code = code_of(one);
+    if (code && one[1] == 'u') return unicode_escape(bytes, *code);
+    if (one == "-" && in_class_) {
+      take_hyphen();
+      return {};
+    }
+    if (one == "\\0" && rest_.size() > 2 && std::isdigit(static_cast<unsigned char>(rest_[2])) != 0)
+      return refused(kInvalidGrammar,
+                     fmt::format("\"{}\" means different things in different dialects: write "
+                                 "\\x00 and the digit, or \\x and two digits",
+                                 rest_.substr(0, 3)));
     if (bytes == 2 && one[0] == '\\' && kNeedNone.find(one[1]) != kNeedNone.npos) code = one[1];
     const bool escaped = code == U'"' || code == U'\\';  // in JSON, too
     if (!code || (json_string_ && escaped)) {
@@ -205,13 +254,39 @@ class Rewriter {
     return {};
   }
 
-  /// The character of \xHH.
+  /// \uHHHH or \u{…} of `bytes`, with the character `code`. JavaScript writes one above U+FFFF as
+  /// two halves, which are one.
+  Status unicode_escape(std::size_t bytes, char32_t code) {
+    const auto is_half = [](char32_t c, char32_t first) { return c >= first && c < first + 0x400; };
+    const std::string_view after = rest_.substr(bytes);
+    const std::optional<char32_t> low = code_of(after.substr(0, character_bytes(after)));
+    if (!in_class_ && bytes == 6 && is_half(code, 0xD800) && after.starts_with("\\u") && low &&
+        is_half(*low, 0xDC00)) {
+      out_ += fmt::format("\\u{{{:x}}}", 0x10000U + ((code - 0xD800U) << 10U) + (*low - 0xDC00U));
+      rest_.remove_prefix(bytes + character_bytes(after));
+      return {};
+    }
+    if (code > 0x10FFFF || is_half(code, 0xD800) || is_half(code, 0xDC00))
+      return refused(kInvalidGrammar,
+                     fmt::format("{} is {}: write the character itself, or \\u{{1f600}} with its "
+                                 "number",
+                                 rest_.substr(0, bytes),
+                                 code > 0x10FFFF ? "above U+10FFFF" : "half of a character"));
+    take(bytes);
+    return {};
+  }
+
+  /// The character of \xHH, \uHHHH or \u{…}; above U+10FFFF: of a larger number, too.
   static std::optional<char32_t> code_of(std::string_view escape) {
-    if (escape.size() != 4 || !escape.starts_with("\\x")) return std::nullopt;
+    const bool braced = escape.starts_with("\\u{") && escape.ends_with('}');
+    if (!braced && !(escape.size() == 4 && escape.starts_with("\\x")) &&
+        !(escape.size() == 6 && escape.starts_with("\\u")))
+      return std::nullopt;
+    const char* const last = escape.data() + escape.size() - (braced ? 1 : 0);
     unsigned code = 0;
-    const auto [end, error] = std::from_chars(escape.data() + 2, escape.data() + 4, code, 16);
-    if (error != std::errc() || end != escape.data() + 4) return std::nullopt;
-    return code;
+    const auto [end, error] = std::from_chars(escape.data() + (braced ? 3 : 2), last, code, 16);
+    if (end != last || error == std::errc::invalid_argument) return std::nullopt;
+    return error == std::errc() ? code : 0x110000;
   }
 
   Status escape() {
@@ -310,6 +385,9 @@ class Rewriter {
       out_ += '-';
       out_ += static_cast<char>(as_upper ? std::toupper(high) : std::tolower(high));
     }
+    constexpr std::pair<char, std::string_view> kOthers[] = {{'k', "\\u212a"}, {'s', "\\u017f"}};
+    for (const auto& [letter, other] : kOthers)
+      if (negated_ && std::tolower(low) <= letter && letter <= std::tolower(high)) out_ += other;
     rest_.remove_prefix(range ? 3 : 1);
     return {};
   }

@@ -11,33 +11,80 @@
 namespace koho {
 namespace {
 
-/// The path of a "$ref" to "#…" below a "$id": it is relative to that, not to the whole document.
-/// Recursive; the JSON parser has bounded the depth.
-std::optional<std::string> rebased_reference(const Value& value, std::string path, bool rebased) {
-  if (const Value::Array* list = value.array()) {
-    for (std::size_t i = 0; i < list->size(); ++i)
-      if (auto found = rebased_reference((*list)[i], fmt::format("{}[{}]", path, i), rebased))
-        return found;
-    return std::nullopt;
+/// Below a "$id" a "$ref" to "#…" is relative to that, not to the whole document.
+class RebasedReferences {
+ public:
+  /// With `leave_out` the schemas that have one become `{}`, which allows any value.
+  explicit RebasedReferences(bool leave_out) : leave_out_(leave_out) {}
+
+  /// Whether one is there, and not left out; path() tells where. Recursive; the JSON parser has
+  /// bounded the depth.
+  bool find(Value& schema, bool below_id = false, bool root = true) {
+    if (schema.object() == nullptr) return false;
+    const auto text = [&](std::string_view name) {
+      const Value* found = schema.find(name);
+      return found == nullptr ? nullptr : found->string();
+    };
+    const std::string* id = text("$id");
+    below_id = below_id || (!root && id != nullptr && !id->starts_with('#'));
+    const std::string* reference = text("$ref");
+    if (below_id && reference != nullptr && reference->starts_with('#')) {
+      if (leave_out_) schema = Value(Value::Object());
+      return !leave_out_;
+    }
+    for (json::Member& member : *schema.object()) {
+      if (!has_schemas(member.name)) continue;
+      // What `not` excludes must not become any value.
+      const bool excludes = leave_out_ && member.name == "not";
+      if (excludes ? RebasedReferences(false).find(member.value, below_id, false)
+                   : find_in(member, below_id)) {
+        if (excludes) {
+          member.value = Value(false);
+          continue;
+        }
+        path_.insert(0, "." + member.name);
+        return true;
+      }
+    }
+    return false;
   }
-  if (value.object() == nullptr) return std::nullopt;
-  const auto text = [&](std::string_view name) {
-    const Value* found = value.find(name);
-    return found == nullptr ? nullptr : found->string();
-  };
-  const std::string* id = text("$id");
-  rebased = rebased || (path != "$" && id != nullptr && !id->starts_with('#'));
-  const std::string* reference = text("$ref");
-  if (rebased && reference != nullptr && reference->starts_with('#')) return path;
-  constexpr std::array<std::string_view, 4> kData{"enum", "const", "default", "examples"};
-  for (const json::Member& member : *value.object()) {
-    if (is_one_of(kData, member.name)) continue;
-    if (auto found =
-            rebased_reference(member.value, fmt::format("{}.{}", path, member.name), rebased))
-      return found;
+  const std::string& path() const { return path_; }
+
+ private:
+  static bool has_names(std::string_view keyword) {
+    constexpr std::array<std::string_view, 6> kNames{
+        "properties",  "patternProperties", "$defs",
+        "definitions", "dependentSchemas",  "dependencies"};
+    return is_one_of(kNames, keyword);
   }
-  return std::nullopt;
-}
+
+  static bool has_schemas(std::string_view keyword) {
+    if (keyword == "const" || keyword == "enum") return false;
+    return has_names(keyword) || !says_nothing(keyword);
+  }
+
+  bool find_in(json::Member& member, bool below_id) {
+    if (Value::Array* list = member.value.array()) {
+      for (std::size_t i = 0; i < list->size(); ++i) {
+        if (!find((*list)[i], below_id, false)) continue;
+        path_.insert(0, fmt::format("[{}]", i));
+        return true;
+      }
+      return false;
+    }
+    if (!has_names(member.name)) return find(member.value, below_id, false);
+    if (member.value.object() == nullptr) return false;
+    for (json::Member& one : *member.value.object()) {
+      if (!find(one.value, below_id, false)) continue;
+      path_.insert(0, "." + one.name);
+      return true;
+    }
+    return false;
+  }
+
+  bool leave_out_;
+  std::string path_;
+};
 
 }  // namespace
 
@@ -61,8 +108,9 @@ Result<std::unique_ptr<Schema::Tree>> Schema::Tree::read(std::string_view text,
         root.error().reason == ErrorReason::too_deep ? kGrammarTooComplex : kInvalidGrammar, "$",
         "{}", root.error().message);
   tree->root_ = std::move(root).value();
-  if (const std::optional<std::string> path = rebased_reference(tree->root_, "$", false))
-    return fault(kUnsupportedSchema, *path + ".$ref",
+  RebasedReferences rebased(/*leave_out=*/strictness != SchemaStrictness::strict);
+  if (rebased.find(tree->root_))
+    return fault(kUnsupportedSchema, "$" + rebased.path() + ".$ref",
                  "below a \"$id\" of its own: leave that out, and write all references from the "
                  "whole document, as \"#/$defs/NAME\"");
   Value merged = copy_value(tree->root_);

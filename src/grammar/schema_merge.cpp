@@ -47,7 +47,8 @@ class Merger {
       rewrite_patterns(member);
       visit_member(member);
     }
-    if (std::optional<Value> listed = without_unique_items(schema)) schema = *std::move(listed);
+    if (std::optional<Value> listed = without_unique_items(schema, items_of(schema)))
+      schema = *std::move(listed);
     if (schema.object() == nullptr) return;
     if (std::ranges::none_of(kWhole, [&](auto name) { return schema.find(name) != nullptr; }))
       close_evaluated(schema);
@@ -55,6 +56,22 @@ class Merger {
   }
 
  private:
+  /// The schema of an array's items, behind $ref.
+  const Value* items_of(const Value& schema) const {
+    const Value* items = schema.find("items");
+    for (int inlined = 0; inlined <= kInliningMax && items != nullptr; ++inlined) {
+      const Value* reference = items->find("$ref");
+      const auto limits = [](const Member& member) {
+        return member.name != "$ref" && !says_nothing(member.name);
+      };
+      if (reference == nullptr || reference->string() == nullptr ||
+          std::ranges::any_of(*items->object(), limits))
+        break;
+      items = at_pointer(original_, *reference->string());
+    }
+    return items;
+  }
+
   /// Leaves a pattern that cannot be rewritten as it is: the reader refuses it.
   void rewrite_patterns(Member& member) {
     const auto rewrite = [this](std::string_view pattern) {
@@ -145,12 +162,6 @@ class Merger {
     return whole > 1 || (whole == 1 && others);
   }
 
-  static bool limits_values(std::string_view name) {
-    return name == "type" || name == "enum" || name == "const" || limits_type(name) != 0 ||
-           is_one_of(kUnsupported, name) || name == "uniqueItems" ||
-           name == "unevaluatedProperties";
-  }
-
   /// unevaluatedProperties: false beside no other schema means additionalProperties: false.
   static void close_evaluated(Value& schema) {
     if (schema.object() == nullptr) return;
@@ -227,8 +238,9 @@ class Merger {
                                              const Member& member,
                                              int inlined) {
     if (member.name == "$ref") {
-      const Value* target =
-          member.value.string() == nullptr ? nullptr : at_pointer(*member.value.string());
+      const Value* target = member.value.string() == nullptr
+                                ? nullptr
+                                : at_pointer(original_, *member.value.string());
       if (target == nullptr) return std::nullopt;
       std::optional<std::vector<Value>> others = options_of(*target, inlined + 1);
       return others ? pairs_of(options, *others) : std::nullopt;
@@ -268,22 +280,6 @@ class Merger {
         made.push_back(*std::move(both));
       }
     return made;
-  }
-
-  const Value* at_pointer(std::string_view pointer) const {
-    if (!pointer.starts_with('#')) return nullptr;
-    pointer.remove_prefix(1);
-    const Value* here = &original_;
-    while (!pointer.empty()) {
-      if (pointer.front() != '/') return nullptr;
-      const std::size_t end = std::min(pointer.find('/', 1), pointer.size());
-      const std::string_view name = pointer.substr(1, end - 1);
-      if (name.find_first_of("~%") != name.npos) return nullptr;
-      here = here->find(name);
-      if (here == nullptr) return nullptr;
-      pointer.remove_prefix(end);
-    }
-    return here;
   }
 
   /// A schema for the values that two allow. Both are `false` or objects without $ref, allOf and

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "grammar/pattern_rewrite.h"
 #include "grammar/schema_tree.h"
+#include "grammar/schema_values.h"
 
 namespace koho {
 namespace {
@@ -18,9 +20,8 @@ unsigned type_named(std::string_view name) {
   return 0;
 }
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kBounds{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kBounds{{
     {"minLength", "maxLength"},
-    {"minimum", "maximum"},
     {"minItems", "maxItems"},
     {"minProperties", "maxProperties"},
 }};
@@ -69,6 +70,26 @@ bool stays_unescaped(std::string_view pattern) {
     }
   }
   return ascii || !wide;
+}
+
+/// Whether some number, or integer, is within the bounds of a schema.
+bool has_number(const Value& schema, bool whole) {
+  constexpr long double kNone = std::numeric_limits<long double>::infinity();
+  // The upper bounds with their signs changed are lower ones.
+  const auto lower = [&](std::string_view at_least, std::string_view above, long double sign) {
+    const auto bound = [&](std::string_view name) {
+      const Value* given = schema.find(name);
+      return given == nullptr ? -kNone : sign * *exact_number(*given);
+    };
+    const long double least = bound(at_least);
+    const long double less = bound(above);
+    const bool open = less >= least && less != -kNone;
+    if (!whole) return std::pair(std::max(least, less), open);
+    return std::pair(std::max(std::ceil(least), std::floor(less) + 1), false);
+  };
+  const auto [low, low_open] = lower("minimum", "exclusiveMinimum", 1);
+  const auto [high, high_open] = lower("maximum", "exclusiveMaximum", -1);
+  return low < -high || (low == -high && !low_open && !high_open);
 }
 
 constexpr double kBoundMax = 9.2e18;  // of a number: xgrammar compares within 64 bits
@@ -280,6 +301,9 @@ Status Schema::Tree::read_object(int index) {
       return fault(kUnsupportedSchema, at(index).path,
                    "patternProperties must have one pattern, without properties and propertyNames");
     for (const json::Member& member : *patterns->object()) {
+      Result<std::string> rewritten = PatternRewriter().rewrite(member.name, true);
+      if (!rewritten.ok())
+        return placed(at(index).path + ".patternProperties", std::move(rewritten).error());
       if (!stays_unescaped(member.name))
         return fault(kUnsupportedSchema, at(index).path + ".patternProperties", "{}",
                      kUnsupportedPattern);
@@ -377,12 +401,8 @@ Status Schema::Tree::read_text(int index) {
         kUnsupportedSchema, at(index).path,
         "minLength and maxLength together with pattern are not supported: write the bounds "
         "into the pattern, as in ^[a-z]{{1,64}}$");
-  if (format == nullptr || !is_known_format(*format->string())) return {};
-  if (pattern != nullptr)
-    return fault(kUnsupportedSchema, at(index).path,
-                 "format {} together with pattern is not supported: write one pattern of texts "
-                 "that have the format, and leave out format",
-                 *format->string());
+  // Beside a pattern, a format restricts nothing, as JSON Schema lets it.
+  if (format == nullptr || pattern != nullptr || !is_known_format(*format->string())) return {};
   if (!pattern_of_format(*format->string(), lengths_of(at(index)), false))
     return fault(kUnsupportedSchema, at(index).path,
                  "minLength {} and maxLength {} together with format {} are not supported: leave "
@@ -411,12 +431,18 @@ Status Schema::Tree::read_bounds(int index) {
       return fault(kInvalidGrammar, fmt::format("{}.{}", at(index).path, name), "{} must be a {}",
                    name, bound ? "number" : "non-negative integer");
   }
+  unsigned types = at(index).types;
   for (const auto& [low, high] : kBounds) {
     const Value* least = value.find(low);
     const Value* most = value.find(high);
-    if (least == nullptr || most == nullptr || *least->number() <= *most->number()) continue;
-    return fault(kUnsatisfiableSchema, at(index).path, "{} is greater than {}", low, high);
+    if (least != nullptr && most != nullptr && *least->number() > *most->number())
+      types &= ~limits_type(low);
   }
+  if (!has_number(value, /*whole=*/false)) types &= ~unsigned{number_type | integer_type};
+  const bool whole = (types & number_type) == 0;
+  if (whole && !has_number(value, /*whole=*/true)) types &= ~unsigned{integer_type};
+  at(index).types = types;
+  at(index).impossible = at(index).impossible || types == 0;
   return {};
 }
 

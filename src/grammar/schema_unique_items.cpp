@@ -13,33 +13,36 @@
 namespace koho {
 namespace {
 
-/// Whether all keywords are `known` or notes.
+/// Whether all keywords that say something are `known`.
 bool has_only(const Value& schema, std::initializer_list<std::string_view> known) {
   return std::ranges::all_of(*schema.object(), [&](const json::Member& member) {
-    return std::ranges::find(known, member.name) != known.end() || is_note(member.name);
+    return std::ranges::find(known, member.name) != known.end() || says_nothing(member.name);
   });
 }
 
 /// The values of a schema that lists scalars; empty: it does not.
 std::vector<Value> listed(const Value* items) {
-  std::vector<Value> values;
-  if (items == nullptr || items->object() == nullptr) return values;
-  if (!has_only(*items, {"type", "enum"})) return values;
-  const Value* type = items->find("type");
-  if (const Value* list = items->find("enum"); list != nullptr && list->array() != nullptr) {
-    for (const Value& value : *list->array()) {
-      if (value.array() != nullptr || value.object() != nullptr) return {};
-      if (type != nullptr && !has_type(value, types_of(*type))) continue;
-      const bool again =
-          std::ranges::any_of(values, [&](const Value& one) { return equal_values(one, value); });
-      if (!again) values.push_back(copy_value(value));
-    }
-    return values;
+  if (items == nullptr || items->object() == nullptr) return {};
+  for (const std::string_view name : {"$ref", "anyOf", "oneOf", "allOf"})
+    if (items->find(name) != nullptr) return {};
+  std::vector<Value> given;
+  const Value* list = items->find("enum");
+  if (list != nullptr && list->array() != nullptr) {
+    for (const Value& value : *list->array()) given.push_back(copy_value(value));
+  } else if (const Value* type = items->find("type")) {
+    if (types_of(*type) == boolean_type)
+      for (const bool value : {true, false}) given.push_back(Value(value));
+    if (types_of(*type) == null_type) given.push_back(Value());
   }
-  if (type == nullptr || items->object()->size() != 1) return values;
-  if (types_of(*type) == boolean_type)
-    for (const bool value : {true, false}) values.push_back(Value(value));
-  if (types_of(*type) == null_type) values.push_back(Value());
+  std::vector<Value> values;
+  for (Value& value : given) {
+    if (value.array() != nullptr || value.object() != nullptr) return {};
+    const std::optional<bool> valid = satisfies(value, *items);
+    if (!valid) return {};
+    const bool again =
+        std::ranges::any_of(values, [&](const Value& one) { return equal_values(one, value); });
+    if (*valid && !again) values.push_back(std::move(value));
+  }
   return values;
 }
 
@@ -81,7 +84,7 @@ void list_arrays(const std::vector<Value>& values,
 
 }  // namespace
 
-std::optional<Value> without_unique_items(const Value& schema) {
+std::optional<Value> without_unique_items(const Value& schema, const Value* items) {
   constexpr std::size_t kAnyOrderMax = 5;
   constexpr std::size_t kItemsMax = 8;
   if (schema.find("uniqueItems") == nullptr || schema.find("uniqueItems")->boolean() != true)
@@ -105,7 +108,7 @@ std::optional<Value> without_unique_items(const Value& schema) {
   for (const std::string_view name : {"minItems", "maxItems"})
     if (const Value* given = schema.find(name); given != nullptr && !given->integer())
       return std::nullopt;
-  std::vector<Value> values = listed(schema.find("items"));
+  std::vector<Value> values = listed(items);
   const std::size_t least = bound("minItems", 0);
   if (values.empty() || values.size() > kItemsMax) return std::nullopt;
   most = std::min(most, values.size());

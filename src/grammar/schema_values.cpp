@@ -39,6 +39,22 @@ Value copy_value(const Value& value) {  // recursive; the JSON parser has bounde
   return Value();
 }
 
+const Value* at_pointer(const Value& root, std::string_view pointer) {
+  if (!pointer.starts_with('#')) return nullptr;
+  pointer.remove_prefix(1);
+  const Value* here = &root;
+  while (!pointer.empty()) {
+    if (pointer.front() != '/') return nullptr;
+    const std::size_t end = std::min(pointer.find('/', 1), pointer.size());
+    const std::string_view name = pointer.substr(1, end - 1);
+    if (name.find_first_of("~%") != name.npos) return nullptr;
+    here = here->find(name);
+    if (here == nullptr) return nullptr;
+    pointer.remove_prefix(end);
+  }
+  return here;
+}
+
 std::size_t count_values(const Value& value) {
   std::size_t count = 1;
   if (value.array() != nullptr)
@@ -108,6 +124,16 @@ bool is_note(std::string_view keyword) {
       "title", "description", "default",  "examples",  "$comment", "$schema",
       "$id",   "deprecated",  "readOnly", "writeOnly", "$defs",    "definitions"};
   return is_one_of(kNotes, keyword);
+}
+
+bool limits_values(std::string_view keyword) {
+  return keyword == "type" || keyword == "enum" || keyword == "const" ||
+         limits_type(keyword) != 0 || is_one_of(kUnsupported, keyword) ||
+         keyword == "uniqueItems" || keyword == "unevaluatedProperties";
+}
+
+bool says_nothing(std::string_view keyword) {
+  return !limits_values(keyword) && !is_one_of(kPrimary, keyword);
 }
 
 void set_member(Value& object, std::string_view name, Value value) {

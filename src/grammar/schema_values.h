@@ -12,6 +12,8 @@
 namespace koho {
 
 json::Value copy_value(const json::Value& value);
+/// What a reference "#/…" names; null: nothing.
+const json::Value* at_pointer(const json::Value& root, std::string_view pointer);
 /// The number of values in `value`, itself included.
 std::size_t count_values(const json::Value& value);
 /// A number's value without rounding; nullopt: it is none.
@@ -26,6 +28,10 @@ json::Value types_value(unsigned types);
 
 /// Whether a keyword says nothing about values: a title, definitions.
 bool is_note(std::string_view keyword);
+/// Whether a keyword limits values by itself, not through other schemas.
+bool limits_values(std::string_view keyword);
+/// Whether a keyword neither limits values nor is a choice or a $ref: a note, or unknown.
+bool says_nothing(std::string_view keyword);
 
 /// Sets a member of an object, which must be one.
 void set_member(json::Value& object, std::string_view name, json::Value value);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 
 #include "tokenizer/utf8.h"
 
@@ -54,7 +55,7 @@ Status check_grammar_escapes(std::string_view text) {
     } else if (c == inside) {
       inside = 0;
     } else if (c == '\\' && inside != '\n') {
-      const std::string_view escape = text.substr(i, 6);
+      const std::string_view escape = text.substr(i, text.substr(i).starts_with("\\U") ? 10 : 6);
       ++i;
       const auto digits = std::find_if_not(escape.begin() + std::min<std::size_t>(2, escape.size()),
                                            escape.end(), is_hexadecimal);
@@ -64,12 +65,15 @@ Status check_grammar_escapes(std::string_view text) {
                        fmt::format("{} is two digits and text, or one longer number: write \\u00{}",
                                    escape.substr(0, static_cast<std::size_t>(count) + 2),
                                    escape.substr(2, 2)));
-      const bool half = escape.size() == 6 && count == 4 &&
-                        (escape[2] == 'd' || escape[2] == 'D') && escape[3] > '7';
-      if (escape.starts_with("\\u") && half)
+      const bool whole = (escape.starts_with("\\u") || escape.starts_with("\\U")) && count >= 4 &&
+                         escape.begin() + 2 + count == escape.end();
+      unsigned code = 0;
+      if (whole) std::from_chars(escape.data() + 2, escape.data() + escape.size(), code, 16);
+      if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
         return refused(
             kInvalidGrammar,
-            fmt::format("{} is half of a character: write \\U and eight digits", escape));
+            fmt::format("{} is {}: write \\U and the eight digits of a character", escape,
+                        code > 0x10FFFF ? "above U+10FFFF" : "half of a character"));
     }
   }
   return {};

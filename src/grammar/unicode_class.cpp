@@ -20,8 +20,8 @@ namespace {
 const std::string& all_characters() {
   static const std::string all = [] {
     std::string made;
-    made.reserve(0x7F + 2 * 0x780 + 3 * 0xF000 + 4 * 0x100000);
-    for (char32_t c = 1; c <= 0x10FFFF; ++c)
+    made.reserve(0x80 + 2 * 0x780 + 3 * 0xF000 + 4 * 0x100000);
+    for (char32_t c = 0; c <= 0x10FFFF; ++c)
       if (c < 0xD800 || c >= 0xE000) append_character(made, c);
     return made;
   }();

@@ -99,6 +99,26 @@ std::vector<Case> arrays() {
        R"({"type":"array","prefixItems":[{"type":"null"}],"minItems":2})",
        {R"([null,1])", R"([null,"a",2])"},
        {"[null]", "[1,1]"}},
+      {"different_items_beside_unknown_keywords",
+       R"({"type":"array","uniqueItems":true,"errorMessage":"x","markdownDescription":"x",
+           "items":{"type":"string","enum":["a","b"],"nullable":false,"example":"a",
+                    "x-enum-varnames":["A","B"]}})",
+       {"[]", R"(["a"])", R"(["b","a"])"},
+       {R"(["a","a"])", R"(["c"])", "null"}},
+      {"different_items_within_bounds",
+       R"({"type":"array","uniqueItems":true,"items":{"enum":[1,2,"a","bc"],"minimum":2,
+           "maxLength":1}})",
+       {R"(["a",2])", "[2]"},
+       {"[1]", R"(["bc"])", "[2,2]"}},
+      {"different_items_of_a_definition",
+       R"({"$defs":{"C":{"enum":["r","g"],"title":"C","type":"string"},"D":{"$ref":"#/$defs/C"}},
+           "type":"array","items":{"$ref":"#/$defs/D","description":"x"},"uniqueItems":true})",
+       {R"(["g","r"])", "[]"},
+       {R"(["r","r"])", R"(["b"])"}},
+      {"different_booleans_with_a_note",
+       R"({"type":"array","items":{"type":"boolean","description":"x"},"uniqueItems":true})",
+       {"[false,true]", "[true]"},
+       {"[true,true]", "[1]"}},
   };
 }
 
@@ -117,9 +137,43 @@ std::vector<Case> numbers() {
        R"({"allOf":[{"enum":[9007199254740993,7]},{"enum":[9007199254740992.0,7]}]})",
        {"7"},
        {"9007199254740992", "9007199254740993"}},
+      {"a_member_between_two_integers",
+       R"({"type":"object","properties":{"a":{"type":"integer","minimum":0.2,"maximum":0.8},
+           "b":{"type":"integer","minimum":0.2,"maximum":1},
+           "c":{"type":"number","exclusiveMinimum":1,"maximum":1}}})",
+       {"{}", R"({"b":1})"},
+       {R"({"a":0})", R"({"a":1})", R"({"c":1})"}},
+      {"an_option_of_no_numbers",
+       R"({"type":["number","string"],"minimum":2,"maximum":1})",
+       {R"("a")"},
+       {"1", "2"}},
+      {"an_option_of_no_arrays",
+       R"({"anyOf":[{"type":"array","minItems":2,"maxItems":1},{"type":"null"},
+           {"type":"string","minLength":2,"maxLength":1}]})",
+       {"null"},
+       {"[]", "[1]", "[1,2]", R"("a")"}},
+      {"a_format_beside_a_pattern",
+       R"({"type":"string","format":"uuid","pattern":"^[0-9a-f]{4}-[0-9a-f]{4}$"})",
+       {R"("0123-89ab")"},
+       {R"("x")", R"("01234567-0123-0123-0123-0123456789ab")"}},
   };
 }
 
+std::vector<Case> notes() {
+  return {
+      {"an_identifier_in_a_note",
+       R"({"type":"boolean","x-sample":{"$id":"http://a/x","a":{"$ref":"#/b"}}})",
+       {"true"},
+       {"1"}},
+      {"members_called_as_keywords",
+       R"({"type":"object","properties":{"$id":{"const":"a"},"$ref":{"const":"#"}},
+           "required":["$id"]})",
+       {R"({"$id":"a","$ref":"#"})"},
+       {"{}"}},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Notes, ExactSchema, ::testing::ValuesIn(notes()), name_of);
 INSTANTIATE_TEST_SUITE_P(Objects, ExactSchema, ::testing::ValuesIn(objects()), name_of);
 INSTANTIATE_TEST_SUITE_P(Arrays, ExactSchema, ::testing::ValuesIn(arrays()), name_of);
 INSTANTIATE_TEST_SUITE_P(Numbers, ExactSchema, ::testing::ValuesIn(numbers()), name_of);
@@ -128,7 +182,7 @@ INSTANTIATE_TEST_SUITE_P(Numbers, ExactSchema, ::testing::ValuesIn(numbers()), n
 TEST(ExactSchemas, AreRefusedWhereARewriteWouldDropAKeyword) {
   for (const char* schema : {
            R"({"type":"array","items":{"enum":[1,2]},"uniqueItems":true,"contains":{"const":1}})",
-           R"({"type":"array","items":{"enum":[1,2],"minimum":2},"uniqueItems":true})",
+           R"({"type":"array","items":{"enum":["a"],"pattern":"b"},"uniqueItems":true})",
            R"({"type":"array","items":{"enum":[1,2]},"uniqueItems":true,"minItems":2.0})",
            R"({"type":"array","items":{"enum":[1,2]},"uniqueItems":true,
                "anyOf":[{"prefixItems":[{"const":2}]},{"minItems":3}]})",
@@ -140,6 +194,8 @@ TEST(ExactSchemas, AreRefusedWhereARewriteWouldDropAKeyword) {
                "oneOf":[{"type":"integer","minimum":2},true]})",
            R"({"properties":{"x":{"$id":"http://a/x","$defs":{"n":{"type":"string"}},
                 "$ref":"#/$defs/n"}},"$defs":{"n":{"type":"integer"}},"required":["x"]})",
+           R"({"properties":{"default":{"$id":"http://a/x","$defs":{"n":{"type":"string"}},
+                "$ref":"#/$defs/n"}},"$defs":{"n":{"type":"integer"}},"required":["default"]})",
        }) {
     const auto compiled = compiler().compile(Constraint::json_schema(schema));
     EXPECT_FALSE(compiled.ok()) << schema;
@@ -173,10 +229,24 @@ std::vector<Case> expressions() {
       {"punctuation", R"(\p{P}{2})", {"!?", "\".", "«-"}, {"a.", "+!"}},
       {"punctuation_in_a_class", R"([\p{P}x]+)", {"x!", "%&"}, {"y", "+"}},
       {"all_of_a_property_in_no_class", R"([^\p{N}\p{P}])", {"a", "é", "日"}, {"۴", "1", "჻", "!"}},
-      {"control_characters_in_no_class", R"([^\p{Cc}a])", {"b", "é"}, {"\n", "\x01", "\x7f", "a"}},
+      {"control_characters_in_no_class",
+       R"([^\p{Cc}a])",
+       {"b", "é"},
+       {std::string(1, '\0'), "\n", "\x01", "\x7f", "a"}},
       {"symbols", R"(\p{S})", {"+", "<", "€"}, {"!", "a"}},
       {"a_script_without_what_it_shares", R"(\p{Greek})", {"α", "Ω"}, {"a", "\u0345"}},
       {"escapes_that_need_none", R"(a\@b\:\ \"\'\!\#)", {"a@b: \"'!#"}, {"a@b"}},
+      {"a_character_of_two_halves", R"(a\ud83d\ude00b)", {"a\U0001F600b"}, {"ab"}},
+      {"a_character_by_its_number", R"([\u{1F600}x]\u00e9)", {"\U0001F600é", "xé"}, {"é"}},
+      {"two_hyphens_behind_a_set", R"([\d--9]x)", {"1x", "-x"}, {".x", "/x"}},
+      {"many_hyphens_behind_a_set", R"([\d---9]x)", {"1x", "-x"}, {".x", "/x"}},
+      {"a_range_from_a_hyphen", R"([^a-c--9]x)", {"dx"}, {".x", "/x", "5x", "bx"}},
+      {"no_letter_of_any_case",
+       R"((?i)[^ks\x00-\x1f\-!-@]x)",
+       {"ax", "AX", "éx"},
+       {"kx", "Kx", "\u212ax", "sX", "\u017fx", "-x", "5x", "\nx"}},
+      {"no_letter_of_a_range", "(?i)[^j-t]", {"a"}, {"J", "k", "\u212a", "\u017f"}},
+      {"no_letter_of_a_word", R"((?i)[^\w])", {"-"}, {"A", "k", "\u212a", "\u017f"}},
       {"named_groups", "(?P<n1>a)(?<n_2>b)", {"ab"}, {"a", "n1"}},
   };
 }
@@ -189,8 +259,18 @@ TEST(ExactExpressions, WhatDialectsReadDifferentlyIsRefused) {
     const char* instead;
   };
   const Refused cases[] = {
-      {"a{1,3}+", "(?:a{2})+"}, {"a{2}{3}", "(?:a{2})+"},       {"a*+b", "(?:a{2})+"},
-      {"a{,2}", "write {0,2}"}, {"(?>a)b", "use (…) or (?:…)"},
+      {"a{1,3}+", "(?:a{2})+"},
+      {"a{2}{3}", "(?:a{2})+"},
+      {"a*+b", "(?:a{2})+"},
+      {"a{,2}", "write {0,2}"},
+      {"(?>a)b", "use (…) or (?:…)"},
+      {R"((?i)[^\x41]x)", "as in [^Aa]"},
+      {R"((?i)[^\p{Lu}])", "as in [^Aa]"},
+      {"(?i)[^0-Z]", "as in [^Aa]"},
+      {"(?i)[^+-a]", "as in [^Aa]"},
+      {"(?i)[^!-~]", "as in [^Aa]"},
+      {R"(\012)", "write \\x00"},
+      {R"([\07])", "write \\x00"},
   };
   for (const auto& [expression, instead] : cases)
     for (const bool schema : {false, true}) {
@@ -208,8 +288,9 @@ TEST(ExactExpressions, WhatDialectsReadDifferentlyIsRefused) {
 // ---- grammars
 
 TEST(ExactGrammars, EscapesThatReadersDisagreeOnAreRefused) {
-  for (const char* grammar : {R"(root ::= "\x41b")", R"(root ::= [\x41b])",
-                              R"(root ::= "\ud83d\ude00")", R"(root ::= [\uDC00-\uDFFF])"}) {
+  for (const char* grammar :
+       {R"(root ::= "\x41b")", R"(root ::= [\x41b])", R"(root ::= "a\U0000d83d")",
+        R"(root ::= [\U00110000])", R"(root ::= "\ud83d\ude00")", R"(root ::= [\uDC00-\uDFFF])"}) {
     const auto compiled = compiler().compile(Constraint::ebnf(grammar));
     EXPECT_FALSE(compiled.ok()) << grammar;
     if (compiled.ok()) continue;
@@ -275,6 +356,24 @@ TEST(ExactCharacters, AreThoseOfUtf8) {
                             "\"\xf0\x8f\xbf\xbf\"", "\"\xf4\x90\x80\x80\"", "\"\xf7\xbf\xbf\xbf\""})
       EXPECT_FALSE(accepts_bytes(**compiled, bad)) << constraint.text << bad;
   }
+}
+
+TEST(ExactCharacters, HalvesAreRefused) {
+  for (const char* pattern :
+       {R"(\ud83d)", R"(\ude00\ud83d)", R"(\ud83d\u0041)", R"([\ud83d\ude00])",
+        R"([^\ud800-\udfff])", R"(a\u{110000}b)", R"(\u{d83d})", R"(\u{ffffffffffff})"})
+    for (const Constraint& constraint :
+         {Constraint::regex(pattern),
+          Constraint::json_schema(
+              fmt::format(R"({{"type":"string","pattern":{}}})", json_string(pattern))),
+          Constraint::json_schema(fmt::format(
+              R"({{"type":"object","patternProperties":{{{}:{{}}}}}})", json_string(pattern)))}) {
+      const auto compiled = compiler().compile(constraint);
+      ASSERT_FALSE(compiled.ok()) << constraint.text;
+      EXPECT_EQ(compiled.error().reason, kInvalidGrammar);
+      EXPECT_NE(compiled.error().message.find("write the character"), std::string::npos)
+          << compiled.error().message;
+    }
 }
 
 /// Several parsers of JSON refuse half of a character.

@@ -154,6 +154,8 @@ TEST(ToolGrammar, AForcedCallOfANonStrictToolCompilesWithAnySchema) {
       {R"({"type":"object","anyOf":[{"required":["a"]},{"required":["b"]}],)" + body + "}", true},
       {with(R"({"$ref":"other.json"})"), false},
       {with(R"({"type":"objekt"})"), false},
+      {with(R"({"$id":"http://a/x","$defs":{"n":{"type":"string"}},"$ref":"#/$defs/n"})"), true},
+      {with(R"({"not":{"$id":"http://a/x","properties":{"p":{"$ref":"#/$defs/n"}}}})"), true},
       {R"({"type":"object","allOf":[{)" + body + R"(},{"minProperties":1}]})", true, true},
       {R"({"type":"object","anyOf":[{)" + body + R"(},{"type":"null"}]})", true, true}};
   GrammarCompiler compiler(testing::tiny_tokenizer(), testing::tiny_tokenizer().vocab_size());
