@@ -375,7 +375,7 @@ TEST(ServeCommand, ConnectionsLeaveDescriptorsForFilesAndOtherAddresses) {
   });
   const std::uint16_t port = process.ready_port();
   ASSERT_NE(port, 0) << process.output();
-  EXPECT_TRUE(process.says("ulimit -n is 256: at most 64 connections"));
+  EXPECT_TRUE(process.says("ulimit -n is 256: at most 48 connections of one address"));
   std::vector<std::unique_ptr<Client>> clients;
   for (int i = 0; i < 300; ++i) clients.push_back(std::make_unique<Client>(port));
   EXPECT_TRUE(clients.back()->sees_end());
