@@ -118,7 +118,7 @@ TEST(ClientShares, ListsThatAreCutLeavePlacesForAnotherAddress) {
 TEST(ClientShares, BodiesOfOneAddressLeaveMemoryForThoseOfAnother) {
   TinyServer server([](ServerSettings& settings) {
     settings.http.body_bytes = 4'000'000;
-    settings.bodies_bytes_max = 1;  // the least budget: four bodies
+    settings.bodies_bytes_max = 1;          // the least budget: four bodies
     settings.time.body_grace_ms = 600'000;  // none ends for being slow
   });
   BodyBudget& budget = server.server().core().bodies();
