@@ -80,6 +80,8 @@ class FullDiskBatches : public ::testing::Test {
       return server_->serving().engine.statistics().requests_completed;
     };
     // A server that has just started comes to its batch, too.
+    for (int i = 0; i < 500 && done() == 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
     auto last = std::pair(done(), generated());
     for (int i = 0, same = 0; i < 3000 && same < 30; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
