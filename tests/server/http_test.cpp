@@ -12,7 +12,6 @@
 
 #include "client.h"
 #include "raw_requests.h"
-#include "server/multipart.h"
 #include "tiny_server.h"
 
 namespace koho::server {
@@ -240,25 +239,6 @@ TEST(Connection, BodiesMayArriveInChunksAndSingleBytes) {
   const std::optional<Reply> reply = client.read_reply();
   ASSERT_TRUE(reply);
   EXPECT_EQ(reply->status, 200) << reply->body;
-}
-
-TEST(Multipart, ReadsWhatClientsSendAndRefusesTheRest) {
-  const std::string good =
-      "preamble\r\n--koho-boundary\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\n"
-      "batch\r\n--koho-boundary\r\nContent-Disposition: form-data; name=\"file\"; "
-      "filename=\"x \\\"y\\\".jsonl\"\r\n\r\na\r\n--other\r\nb\r\n--koho-boundary--";
-  const auto form = read_form("multipart/form-data; boundary=\"koho-boundary\"", good);
-  ASSERT_TRUE(form.ok()) << form.error().message;
-  ASSERT_EQ(form->size(), 2U);
-  EXPECT_EQ((*form)[0].content, "batch");
-  EXPECT_EQ((*form)[1].filename, "x \"y\".jsonl");
-  EXPECT_EQ((*form)[1].content, "a\r\n--other\r\nb");
-  EXPECT_FALSE(read_form("multipart/form-data", good).ok());
-  // Every beginning of it ends without a crash, and is refused.
-  for (std::size_t bytes = 0; bytes < good.size(); ++bytes)
-    EXPECT_FALSE(
-        read_form("multipart/form-data; boundary=koho-boundary", good.substr(0, bytes)).ok())
-        << bytes;
 }
 
 }  // namespace
