@@ -2,7 +2,6 @@
 // Grammars that allowed more than their schema or expression does, or masks that were another's:
 // what random schemas and expressions found against Python's `jsonschema` and `regex`.
 #include <memory>
-#include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,28 +11,12 @@
 
 #include "base/json_writer.h"
 #include "grammar/constraint.h"
-#include "grammar/grammar_compiler.h"
 #include "grammar_accepts.h"
 #include "grammar_walk.h"
+#include "text_cases.h"
 
 namespace koho::testing {
 namespace {
-
-GrammarCompiler& compiler() {
-  static GrammarCompiler made(tiny_tokenizer(), 4096, patient_limits());
-  return made;
-}
-
-struct Case {
-  const char* name;
-  std::string source;
-  std::vector<std::string> allowed;
-  std::vector<std::string> excluded;
-};
-
-void PrintTo(const Case& one, std::ostream* out) {
-  *out << one.name;
-}
 
 std::string name_of(const ::testing::TestParamInfo<Case>& one) {
   return one.param.name;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Schemas that are rewritten before xgrammar compiles them: what they allow and what not, texts
 // sampled from them, and the refusals that say what to write instead.
-#include <ostream>
 #include <string>
 #include <vector>
 
@@ -11,26 +10,11 @@
 #include "grammar/constraint.h"
 #include "grammar_accepts.h"
 #include "grammar_walk.h"
+#include "text_cases.h"
 #include "validator.h"
 
 namespace koho::testing {
 namespace {
-
-GrammarCompiler& compiler() {
-  static GrammarCompiler made(tiny_tokenizer(), 4096, patient_limits());
-  return made;
-}
-
-struct Case {
-  const char* name;
-  std::string schema;
-  std::vector<std::string> allowed;
-  std::vector<std::string> excluded;
-};
-
-void PrintTo(const Case& one, std::ostream* out) {
-  *out << one.name;
-}
 
 std::vector<Case> merged() {
   return {
@@ -296,13 +280,13 @@ class SchemaRewrite : public ::testing::TestWithParam<Case> {};
 
 TEST_P(SchemaRewrite, AllowsWhatTheSchemaDoes) {
   const Case& one = GetParam();
-  const auto compiled = compiler().compile(Constraint::json_schema(one.schema));
+  const auto compiled = compiler().compile(Constraint::json_schema(one.source));
   ASSERT_TRUE(compiled.ok()) << compiled.error().message;
   for (const std::string& text : one.allowed) EXPECT_TRUE(accepts(**compiled, text)) << text;
   for (const std::string& text : one.excluded) EXPECT_FALSE(accepts(**compiled, text)) << text;
-  const json::Value schema = std::move(*json::parse(one.schema));
+  const json::Value schema = std::move(*json::parse(one.source));
   // The validator's expressions are PCRE2's, where (?i) is at the beginning only.
-  if (one.schema.find("(?i)") != std::string::npos) return;
+  if (one.source.find("(?i)") != std::string::npos) return;
   int ended = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     const Walk walk = random_walk(**compiled, seed, 200);
