@@ -118,9 +118,7 @@ void Connection::dispatch() {
   key_ = std::get<std::shared_ptr<ApiKey>>(std::move(found));
   if (unread_share_.bytes() == 0) unread_share_ = BodyShare(core_.unread_answers(), client());
   if (!route_->open && core_.unread_answers().is_used_up(client())) {
-    Response refused = error_response(api::error_style(reader_.head().path), unread_answers());
-    core_.count_response("refused", refused.status);
-    send(std::move(refused));
+    refuse(unread_answers());
     return;
   }
   if (route_->generation != nullptr) {
@@ -137,6 +135,13 @@ void Connection::dispatch() {
   }
   Response response = answer_route(core_, *route_, reader_.head(), reader_.take_body(), key_.get());
   core_.count_response(route_->path, response.status);
+  send(std::move(response));
+}
+
+void Connection::refuse(const api::ApiError& error, bool closes) {
+  Response response = error_response(api::error_style(reader_.head().path), error);
+  response.close = closes;
+  core_.count_response("refused", response.status);
   send(std::move(response));
 }
 
@@ -329,10 +334,7 @@ void Connection::on_tick(std::int64_t now) {
   ++core_.counters().head_timeouts;
   api::ApiError error{.status = 408};
   error.message = "the request arrived too slowly";
-  Response response = error_response(api::error_style(reader_.head().path), error);
-  response.close = true;
-  core_.count_response("refused", response.status);
-  send(std::move(response));
+  refuse(error, true);
 }
 
 }  // namespace koho::server

@@ -73,6 +73,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string_view outgoing();
   void flush();
   void lose(bool by_client);
+  /// Answers with an error of the server's own, not of a route.
+  void refuse(const api::ApiError& error, bool closes = false);
   bool peer_left();
   void close_behind_last();
 

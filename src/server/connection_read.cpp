@@ -101,10 +101,7 @@ bool Connection::hold_body() {
   share_.resize(0);
   api::ApiError error{.status = 503, .code = "service_unavailable", .retry_after_s = 1};
   error.message = "the server holds as many bytes of requests as it has memory for; retry later";
-  Response response = error_response(api::error_style(reader_.head().path), error);
-  response.close = true;  // nobody reads the rest of the body
-  core_.count_response("refused", response.status);
-  send(std::move(response));
+  refuse(error, true);  // nobody reads the rest of the body
   return false;
 }
 
@@ -136,14 +133,10 @@ void Connection::answer_requests() {
     switch (reader_.state()) {
       case HttpReader::State::head:
         return;
-      case HttpReader::State::failed: {
+      case HttpReader::State::failed:
         keep_alive_ = false;
-        Response response = error_response(api::error_style(reader_.head().path), reader_.error());
-        response.close = true;
-        core_.count_response("refused", response.status);
-        send(std::move(response));
+        refuse(reader_.error(), true);
         return;
-      }
       case HttpReader::State::body:
         if (!head_handled_) on_head();
         return;
