@@ -7,9 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
-#include <unordered_map>
 #include <utility>
+
+#include "server/client_shares.h"
 
 namespace koho::server {
 
@@ -20,32 +20,30 @@ class BodyBudget {
   /// it out.
   static constexpr std::size_t kSmallBytesMax = 256U << 10U;
 
-  explicit BodyBudget(std::size_t bytes_max) : bytes_max_(bytes_max) {}
+  explicit BodyBudget(std::size_t bytes_max)
+      : bytes_max_(bytes_max), shares_(static_cast<std::int64_t>(bytes_max), 3) {}
   BodyBudget(const BodyBudget&) = delete;
   BodyBudget& operator=(const BodyBudget&) = delete;
 
-  std::size_t bytes() const {
-    const std::lock_guard lock(mutex_);
-    return bytes_;
-  }
+  std::size_t bytes() const { return static_cast<std::size_t>(shares_.taken()); }
   /// More than three quarters are in use: bodies must arrive faster.
   bool is_scarce() const { return bytes() > bytes_max_ / 4 * 3; }
   /// Whether the client holds as much as is left.
-  bool is_used_up(std::uint64_t client) const {
-    const std::lock_guard lock(mutex_);
-    const auto found = owned_.find(client);
-    return found != owned_.end() && found->second + bytes_ >= bytes_max_;
-  }
+  bool is_used_up(std::uint64_t client) const { return shares_.is_used_up(client); }
 
  private:
   friend class BodyShare;
-  bool take(std::uint64_t client, std::size_t more, std::size_t whole);
-  void change(std::uint64_t client, std::size_t before, std::size_t now);
+  bool take(std::uint64_t client, std::size_t more, std::size_t whole) {
+    const std::size_t reserved = whole <= kSmallBytesMax ? 0 : bytes_max_ - bytes_max_ / 8 * 7;
+    return shares_.take(client, static_cast<std::int64_t>(more),
+                        static_cast<std::int64_t>(reserved));
+  }
+  void change(std::uint64_t client, std::size_t before, std::size_t now) {
+    shares_.change(client, static_cast<std::int64_t>(now) - static_cast<std::int64_t>(before));
+  }
 
   std::size_t bytes_max_;
-  mutable std::mutex mutex_;
-  std::size_t bytes_ = 0;
-  std::unordered_map<std::uint64_t, std::size_t> owned_;  // none is 0
+  ClientShares shares_;
 };
 
 /// The part of the budget that one body has; given back with it.
@@ -89,23 +87,5 @@ class BodyShare {
   std::uint64_t client_ = 0;
   std::size_t bytes_ = 0;
 };
-
-inline bool BodyBudget::take(std::uint64_t client, std::size_t more, std::size_t whole) {
-  const std::size_t most = whole <= kSmallBytesMax ? bytes_max_ : bytes_max_ / 8 * 7;
-  const std::lock_guard lock(mutex_);
-  const auto found = owned_.find(client);
-  const std::size_t own = found == owned_.end() ? 0 : found->second;
-  if (bytes_ + more + (own + more) / 3 > most) return false;
-  bytes_ += more;
-  owned_[client] = own + more;
-  return true;
-}
-
-inline void BodyBudget::change(std::uint64_t client, std::size_t before, std::size_t now) {
-  const std::lock_guard lock(mutex_);
-  bytes_ += now - before;
-  const auto found = owned_.try_emplace(client).first;
-  if ((found->second += now - before) == 0) owned_.erase(found);
-}
 
 }  // namespace koho::server
