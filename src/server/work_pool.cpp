@@ -43,9 +43,9 @@ std::deque<std::uint64_t>::iterator WorkPool::next() {
 void WorkPool::run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    arrived_.wait(lock, [this] { return stopping_ || next() != turns_.end(); });
+    auto turn = turns_.end();
+    arrived_.wait(lock, [&] { return stopping_ || (turn = next()) != turns_.end(); });
     if (stopping_) return;
-    const auto turn = next();
     const auto client = clients_.find(*turn);
     turns_.erase(turn);
     Client& taken = client->second;
