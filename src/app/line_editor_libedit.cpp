@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "app/line_editor.h"
+#include "tokenizer/utf8.h"
 
 namespace koho::app {
 namespace {
@@ -76,27 +77,7 @@ unsigned char on_paste(EditLine* editor, wint_t /*key*/) {
 
 std::string narrow(std::wstring_view wide) {
   std::string text;
-  for (const wchar_t letter : wide) {
-    const auto code = static_cast<std::uint32_t>(letter);
-    const auto tail = [&](unsigned shift) {
-      text += static_cast<char>(0x80U | ((code >> shift) & 0x3FU));
-    };
-    if (code < 0x80) {
-      text += static_cast<char>(code);
-    } else if (code < 0x800) {
-      text += static_cast<char>(0xC0U | (code >> 6U));
-      tail(0);
-    } else if (code < 0x10000) {
-      text += static_cast<char>(0xE0U | (code >> 12U));
-      tail(6);
-      tail(0);
-    } else {
-      text += static_cast<char>(0xF0U | (code >> 18U));
-      tail(12);
-      tail(6);
-      tail(0);
-    }
-  }
+  for (const wchar_t letter : wide) append_utf8(text, static_cast<char32_t>(letter));
   return text;
 }
 

@@ -248,7 +248,7 @@ class Rewriter {
       append_of_class(out_, *code);
     } else {
       if (*code < 0x80 && kSpecial.find(static_cast<char>(*code)) != kSpecial.npos) out_ += '\\';
-      append_character(out_, *code);
+      append_utf8(out_, *code);
     }
     rest_.remove_prefix(bytes);
     return {};

@@ -22,7 +22,7 @@ const std::string& all_characters() {
     std::string made;
     made.reserve(0x80 + 2 * 0x780 + 3 * 0xF000 + 4 * 0x100000);
     for (char32_t c = 0; c <= 0x10FFFF; ++c)
-      if (c < 0xD800 || c >= 0xE000) append_character(made, c);
+      if (c < 0xD800 || c >= 0xE000) append_utf8(made, c);
     return made;
   }();
   return all;
@@ -45,24 +45,6 @@ std::size_t index_of(char32_t c) {
 
 }  // namespace
 
-void append_character(std::string& out, char32_t c) {
-  if (c < 0x80) {
-    out += static_cast<char>(c);
-  } else if (c < 0x800) {
-    out += static_cast<char>(0xC0U | (c >> 6U));
-    out += static_cast<char>(0x80U | (c & 0x3FU));
-  } else if (c < 0x10000) {
-    out += static_cast<char>(0xE0U | (c >> 12U));
-    out += static_cast<char>(0x80U | ((c >> 6U) & 0x3FU));
-    out += static_cast<char>(0x80U | (c & 0x3FU));
-  } else {
-    out += static_cast<char>(0xF0U | (c >> 18U));
-    out += static_cast<char>(0x80U | ((c >> 12U) & 0x3FU));
-    out += static_cast<char>(0x80U | ((c >> 6U) & 0x3FU));
-    out += static_cast<char>(0x80U | (c & 0x3FU));
-  }
-}
-
 void append_of_class(std::string& out, char32_t c) {
   if (c < 0x20 || c == 0x7F) {
     out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
@@ -70,7 +52,7 @@ void append_of_class(std::string& out, char32_t c) {
   }
   if (c < 0x80 && std::string_view("\\]-^[").find(static_cast<char>(c)) != std::string_view::npos)
     out += '\\';
-  append_character(out, c);
+  append_utf8(out, c);
 }
 
 std::optional<std::string> class_of_property(const std::string& property, bool whole) {

@@ -9,8 +9,7 @@
 
 namespace koho {
 
-void append_character(std::string& out, char32_t c);
-/// The same for a character inside a class, escaped where it would mean something else.
+/// Appends a character inside a class, escaped where it would mean something else.
 void append_of_class(std::string& out, char32_t c);
 
 /// The runs of characters with a property, as the inside of a class ("A-Za-z…"). Some rare ones are

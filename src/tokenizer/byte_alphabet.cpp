@@ -57,15 +57,7 @@ bool append_spelled_bytes(std::string& out, std::string_view token) {
 
 std::string spell_bytes(std::string_view bytes) {
   std::string out;
-  for (const char c : bytes) {
-    const char32_t character = kAlphabet.character[static_cast<std::uint8_t>(c)];
-    if (character < 0x80) {
-      out += static_cast<char>(character);
-    } else {
-      out += static_cast<char>(0xC0U | (character >> 6U));
-      out += static_cast<char>(0x80U | (character & 0x3FU));
-    }
-  }
+  for (const char c : bytes) append_utf8(out, kAlphabet.character[static_cast<std::uint8_t>(c)]);
   return out;
 }
 

@@ -73,4 +73,25 @@ char32_t utf8_code_point(std::string_view text, const Utf8Step& step) {
   return code;
 }
 
+void append_utf8(std::string& out, char32_t code) {
+  const auto tail = [&](unsigned shift) {
+    out += static_cast<char>(0x80U | ((code >> shift) & 0x3FU));
+  };
+  if (code < 0x80) {
+    out += static_cast<char>(code);
+  } else if (code < 0x800) {
+    out += static_cast<char>(0xC0U | (code >> 6U));
+    tail(0);
+  } else if (code < 0x10000) {
+    out += static_cast<char>(0xE0U | (code >> 12U));
+    tail(6);
+    tail(0);
+  } else {
+    out += static_cast<char>(0xF0U | (code >> 18U));
+    tail(12);
+    tail(6);
+    tail(0);
+  }
+}
+
 }  // namespace koho

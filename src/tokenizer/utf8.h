@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // UTF-8 by the Unicode standard (table 3-7): the first character of a text, the length of its
-// well-formed prefix, and lossy decoding with U+FFFD.
+// well-formed prefix, lossy decoding with U+FFFD, and a character's bytes.
 #pragma once
 
 #include <cstddef>
@@ -33,5 +33,8 @@ void append_utf8_lossy(std::string& out, std::string_view bytes);
 
 /// The code point of the first character of `text`. Requires: step is utf8_step(text) and whole.
 char32_t utf8_code_point(std::string_view text, const Utf8Step& step);
+
+/// Appends the character with that code point. Requires: there is one.
+void append_utf8(std::string& out, char32_t code);
 
 }  // namespace koho
