@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/fuzz_cores.py gives each core the program that needs it most, counts runs of the same code only, and keeps what programs find."""
+"""tools/fuzz_cores.py gives each core the program that needs it most, counts runs since a target's last finding, and keeps what programs find."""
 
 import json
 import pathlib
@@ -101,23 +101,23 @@ class FuzzCores(unittest.TestCase):
             self.assertEqual(fuzz_cores.found(record), differ == 1)
         self.assertEqual(record["runs"], {"texts compared": 6, "conversations compared": 4})
 
-    def test_runs_of_changed_code_do_not_count(self):
+    def test_runs_of_changed_code_are_told_apart(self):
         record = {"nights": [], "runs": {}}
-        fuzz_cores.merge_night(record, {"commit": "a"}, {"a_fuzz": ANSWER, "b_fuzz": ANSWER}, {"a_fuzz": "1", "b_fuzz": "2"})
-        self.assertEqual(record["runs"], {"a_fuzz": 5, "b_fuzz": 5})
-        fuzz_cores.merge_night(record, {"commit": "b"}, {"a_fuzz": ANSWER}, {"a_fuzz": "3", "b_fuzz": "2"})
-        self.assertEqual(record["runs"], {"a_fuzz": 5, "b_fuzz": 5})
-        fuzz_cores.merge_night(record, {"commit": "c"}, {"a_fuzz": ANSWER}, {"a_fuzz": "3", "b_fuzz": "4"})
-        self.assertEqual(record["runs"], {"a_fuzz": 10, "b_fuzz": 0})
+        for commit, answers, digests, current in (("a", ("a_fuzz", "b_fuzz"), {"a_fuzz": "1", "b_fuzz": "2"}, {"a_fuzz": 5, "b_fuzz": 5}),
+                                                  ("b", ("a_fuzz",), {"a_fuzz": "3", "b_fuzz": "2"}, {"a_fuzz": 5, "b_fuzz": 5}),
+                                                  ("c", ("a_fuzz",), {"a_fuzz": "3", "b_fuzz": "4"}, {"a_fuzz": 10, "b_fuzz": 0})):
+            fuzz_cores.merge_night(record, {"commit": commit}, {target: ANSWER for target in answers}, digests)
+            self.assertEqual(record["current"], current)
+        self.assertEqual(record["runs"], {"a_fuzz": 15, "b_fuzz": 5})
 
-    def test_the_code_of_the_last_night_counts_and_what_earlier_code_failed_does_not(self):
+    def test_runs_count_from_the_last_finding_on(self):
         def night(date, code, runs, found):
             return {"date": date, "fuzz": {"a_fuzz": {**ANSWER, "runs": runs, "code": code, "found": found}}}
         record = {"nights": [night("2026-11-26 15:00:00", "new", 5, [])], "runs": {}}
-        fuzz_cores.add_record(record, {"nights": [night("2026-11-26 14:00:00", "old", 7, ["crash"])]})
-        self.assertEqual((record["runs"], fuzz_cores.found(record)), ({"a_fuzz": 5}, False))
+        fuzz_cores.add_record(record, {"nights": [night("2026-11-26 13:00:00", "old", 9, []), night("2026-11-26 14:00:00", "old", 7, ["crash"])]})
+        self.assertEqual((record["runs"], record["current"], fuzz_cores.found(record)), ({"a_fuzz": 5}, {"a_fuzz": 5}, False))
         fuzz_cores.sum_runs(record, {"a_fuzz": "old"})
-        self.assertEqual((record["runs"], fuzz_cores.found(record)), ({"a_fuzz": 7}, True))
+        self.assertEqual((record["runs"], record["current"], fuzz_cores.found(record)), ({"a_fuzz": 5}, {"a_fuzz": 16}, True))
 
     def test_comments_and_blanks_are_no_code(self):
         self.assertEqual(fuzz_code.without_comments("int a = 1'000;  // it's\n\n/* b */ f('\"', \"//\\\"\");"),
@@ -238,7 +238,8 @@ class FuzzCores(unittest.TestCase):
         self.assertEqual(answers["bad_fuzz"]["exit"], 77)
         record = {"nights": [{"fuzz": {"bad_fuzz": {**ANSWER, "code": "1"}}}], "runs": {}}
         self.assertTrue(fuzz_cores.merge_night(record, {}, answers, {"bad_fuzz": "1"}))
-        self.assertEqual(record["runs"]["bad_fuzz"], 5 + answers["bad_fuzz"]["runs"])
+        self.assertEqual(record["runs"]["bad_fuzz"], 0)
+        self.assertEqual(record["current"]["bad_fuzz"], 5 + answers["bad_fuzz"]["runs"])
 
 
 if __name__ == "__main__":

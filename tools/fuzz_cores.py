@@ -30,9 +30,10 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-RULE = ("runs: inputs that libFuzzer made and ran, without the corpus that a slice reads first, both builds together; those of an earlier "
-        "commit count for a target only if the digest of its code is the same: every source and header of koho and of xgrammar that the "
-        "program was compiled from, without comments and blanks; texts and conversations compared: all nights")
+RULE = ("runs: inputs that libFuzzer made and ran, without the corpus that a slice reads first, both builds and all machines together, of "
+        "all commits since the last night in which the target found something; current: those of its newest code, by a digest of every "
+        "source and header of koho and of xgrammar that the program was compiled from, without comments and blanks; texts and "
+        "conversations compared: all nights")
 # Of targets whose inputs have the words of a format.
 DICTIONARIES = {"api_request_fuzz": "api.dict", "http_reader_fuzz": "http.dict", "chat_request_fuzz": "api.dict",
                 "tokenizer_file_fuzz": "json.dict", "model_config_fuzz": "json.dict", "json_tree_fuzz": "json.dict",
@@ -304,8 +305,19 @@ def fuzz_on_cores(shares, cores, seconds, corpus, nice=0, running=None, keep=lam
     return {name: total for name, total in shares.totals.items() if total}
 
 
-def counted(record, digests):
-    """Of each target, the nights whose runs count: those of the code in `digests` (all of a target that has none there)."""
+def since_findings(record):
+    """Of each target, the nights after the last one in which it found something."""
+    answers = {}
+    for night in sorted(record["nights"], key=lambda night: night.get("date", "")):
+        for target, one in night.get("fuzz", {}).items():
+            answers.setdefault(target, []).append((night, one))
+            if one["found"]:
+                answers[target].clear()
+    return answers
+
+
+def of_code(record, digests):
+    """Of each target, the nights of the code in `digests` (all of a target that has none there)."""
     answers = {}
     for night in record["nights"]:
         for target, one in night.get("fuzz", {}).items():
@@ -315,13 +327,13 @@ def counted(record, digests):
 
 
 def sum_runs(record, digests):
-    """Writes the sums that count into the record: of the code in `digests`, else of a target's last night."""
+    """Writes the sums into the record; the newest code is that in `digests`, else that of a target's last night."""
     record["rule"] = RULE
     record["code"] = {target: one["code"] for night in sorted(record["nights"], key=lambda night: night.get("date", ""))
                       for target, one in night.get("fuzz", {}).items() if "code" in one} | digests
-    answers = counted(record, record["code"])
-    for target in {*answers, *record["code"]}:
-        record["runs"][target] = sum(one["runs"] for _, one in answers.get(target, ()))
+    for sums, answers in (("runs", since_findings(record)), ("current", of_code(record, record["code"]))):
+        record.setdefault(sums, {}).update({target: sum(one["runs"] for _, one in answers.get(target, ()))
+                                            for target in {*answers, *record["code"]}})
     compared = [night["differential"] for night in record["nights"] if "differential" in night]
     for what in {name for one in compared for name in COMPARED if name in one}:
         record["runs"][f"{what} compared"] = sum(one.get(what, 0) for one in compared)
@@ -336,10 +348,10 @@ def merge_night(record, night, answers, digests):
     return any(one["exit"] != 0 or one["found"] for one in answers.values())
 
 
-def speeds_of(record, build, digests):
+def speeds_of(record, build):
     """(runs a second, seconds) of each target in that build: the speed of its best night, as others may have had the machine; the time of all."""
     speeds, spent = {}, {}
-    for target, answers in counted(record, digests).items():
+    for target, answers in of_code(record, {}).items():
         for night, one in answers:
             if night.get("build", "sanitizers") == build and one["seconds"] > 0:
                 speeds[target] = max(speeds.get(target, 0), one["runs"] / one["seconds"])
@@ -349,7 +361,7 @@ def speeds_of(record, build, digests):
 
 def found(record):
     """Whether the code that counts failed, or a text of the differential fuzz differs."""
-    return (any(one["found"] for answers in counted(record, record["code"]).values() for _, one in answers) or
+    return (any(one["found"] for answers in of_code(record, record["code"]).values() for _, one in answers) or
             any(night.get("differential", {}).get("differ", 0) > 0 for night in record["nights"]))
 
 
@@ -362,19 +374,18 @@ def add_record(record, other):
 
 
 def print_sums(record, goal):
-    """A line a target: runs that count, processor time, findings, what is missing to the goal."""
-    answers = counted(record, record["code"])
-    speeds, _ = speeds_of(record, "volume", record["code"])
+    """A line a target: runs since its last finding and their processor time, those of its newest code, what is missing to the goal."""
+    answers = since_findings(record)
+    speeds, _ = speeds_of(record, "volume")
     missing = 0
     for target, runs in sorted(record["runs"].items()):
         if target.endswith(" compared"):
             print(f"{target:28} {runs:15,}")
             continue
-        ones = [one for _, one in answers.get(target, ())]
         seconds = max(0, goal - runs) / speeds[target] if target in speeds and goal < float("inf") else 0
         missing += seconds
-        print(f"{target:28} {runs:15,} runs in {sum(one['seconds'] for one in ones):10,.0f} core seconds, "
-              f"{len({name for one in ones for name in one['found']})} found, {seconds:9,.0f} core seconds missing")
+        print(f"{target:28} {runs:15,} runs without a finding in {sum(one['seconds'] for _, one in answers.get(target, ())):10,.0f} core "
+              f"seconds, {record['current'].get(target, 0):15,} of the newest code, {seconds:9,.0f} core seconds missing")
     print(f"{missing:,.0f} core seconds missing in all")
 
 
@@ -422,7 +433,7 @@ def main():
     sum_runs(record, digests)
     night = {"date": time.strftime("%Y-%m-%d %H:%M:%S"), "commit": options.commit, "machine": options.machine, "cores": options.cores,
              "build": options.build}
-    speeds, spent = speeds_of(record, options.build, digests)
+    speeds, spent = speeds_of(record, options.build)
     shares = Shares([(options.programs / name).resolve() for name in names], record["runs"], options.goal, options.cores, options.by,
                     speeds, spent)
 
