@@ -194,6 +194,13 @@ class FuzzCores(unittest.TestCase):
         self.assertEqual(fuzz_cores.minimise(self.program("a_fuzz", 1000, merging=9), self.corpus, inputs_max=3), 3)
         self.assertEqual(self.names_in_corpus(), ["a", "b", "l1", "meanwhile"])
 
+    def test_a_corpus_is_made_smaller_in_the_time_that_is_left(self):
+        self.set_constants(CORPUS_MAX=2, SLICE_SECONDS=(0.5, 1), GRACE_SECONDS=0.2)
+        self.names_in_corpus("a", "b", "c", "d")
+        began = time.monotonic()
+        fuzz_cores.fuzz_on_cores(fuzz_cores.Shares([self.program("a_fuzz", 1000, merging=60)], {}), 1, 3, self.corpus)
+        self.assertLess(time.monotonic() - began, 6)
+
     def test_a_signal_ends_all_and_the_record_has_what_they_ran(self):
         self.program("a_fuzz", 0), self.program("b_fuzz", 0)
         record = self.corpus.parent / "record.json"

@@ -138,23 +138,28 @@ def fuzz(program, seconds, corpus, nice=0, running=None, inputs_max=CORPUS_MAX):
             "found": added, "exit": code}
 
 
-def slow_inputs(command, paths, running):
+def slow_inputs(command, paths, run):
     """Of inputs, those that take SLOW_MS and more. Variations of those few inputs can take most of a target's time."""
     slow = set()
     for first in range(0, len(paths), COMMAND_MAX):
-        _, written = running.run([*command, *map(str, paths[first:first + COMMAND_MAX])], MINIMISE_SECONDS)
+        _, written = run([*command, *map(str, paths[first:first + COMMAND_MAX])])
         slow |= {pathlib.Path(path) for path, took in re.findall(r"^Executed (.*) in (\d+) ms$", written, re.MULTILINE) if int(took) >= SLOW_MS}
     return slow
 
 
-def minimise(program, corpus, nice=0, running=None, inputs_max=CORPUS_MAX):
+def minimise(program, corpus, nice=0, running=None, inputs_max=CORPUS_MAX, seconds=None):
     """Keeps one input for each feature of the code that the program's corpus reaches; for each edge, if those are more than `inputs_max`;
-    the smallest ones, if that takes too long. A slow one is kept if it alone reaches an edge. Inputs that other slices write meanwhile
-    stay. Returns how many it keeps."""
+    the smallest ones, if that takes more than `seconds` (MINIMISE_SECONDS). A slow one is kept if it alone reaches an edge. Inputs that other slices write
+    meanwhile stay. Returns how many it keeps."""
     running, own = running or Running(), corpus / program.name
+    end = time.monotonic() + (MINIMISE_SECONDS if seconds is None else seconds)
+
+    def run(command):
+        return running.run(command, max(0.1, end - time.monotonic()))
+
     command = ["nice", "-n", str(nice), str(program), "-rss_limit_mb=2048"]
     before = sorted(own.iterdir(), key=lambda path: path.stat().st_size)
-    slow = slow_inputs(command, before, running)
+    slow = slow_inputs(command, before, run)
 
     def merge(kept, inputs, *features):
         """Adds to the names in `kept`, in time."""
@@ -164,9 +169,8 @@ def minimise(program, corpus, nice=0, running=None, inputs_max=CORPUS_MAX):
                 made.mkdir()
                 for name in names:
                     os.link(own / name, made / name)
-            began = time.monotonic()
-            code, _ = running.run([*command, "-merge=1", *features, str(into), str(given)], MINIMISE_SECONDS)
-            done = code == 0 and time.monotonic() - began < MINIMISE_SECONDS
+            code, _ = run([*command, "-merge=1", *features, str(into), str(given)])
+            done = code == 0 and time.monotonic() < end
             return {path.name for path in into.iterdir()} if done else None
 
     quick = [path.name for path in before if path not in slow]
@@ -252,7 +256,7 @@ class Shares:
         """Of a corpus: what a slice reads in little of its time; twice what one input for each edge takes, if that is more."""
         return int(max(min(CORPUS_MAX, READ_SECONDS * self.speed(name)), 2 * self.inputs_kept[name]))
 
-    def keep_small(self, program, corpus, nice=0, running=None):
+    def keep_small(self, program, corpus, nice=0, running=None, seconds=None):
         """One thread a target; of libFuzzer's time this is little, and a slice that reads a large corpus first is slow."""
         name = program.name
         with self.lock:
@@ -260,7 +264,7 @@ class Shares:
             if name in self.minimising or sum(1 for _ in (corpus / name).iterdir()) <= inputs_max:
                 return
             self.minimising.add(name)
-        kept = minimise(program, corpus, nice, running, inputs_max // 2)
+        kept = minimise(program, corpus, nice, running, inputs_max // 2, seconds)
         with self.lock:
             self.inputs_kept[name] = kept
             self.minimising.discard(name)
@@ -294,8 +298,9 @@ def fuzz_on_cores(shares, cores, seconds, corpus, nice=0, running=None, keep=lam
             one = fuzz(program, slice_seconds, corpus, nice, running, shares.inputs_max(program.name))
             with keeping:
                 keep(shares.put(program, slice_seconds, one))
-            if end - time.monotonic() > SLICE_SECONDS[1] and not running.stopped.is_set():
-                shares.keep_small(program, corpus, nice, running)
+            left = end - time.monotonic()
+            if left > SLICE_SECONDS[1] and not running.stopped.is_set():
+                shares.keep_small(program, corpus, nice, running, min(MINIMISE_SECONDS, left))
 
     threads = [threading.Thread(target=work) for _ in range(cores)]
     for thread in threads:
