@@ -397,7 +397,7 @@ TABLES = {
                         "bytes of so many ranks. A part of the links is in the step already", optional=rank_tables.RANK_FILES,
                         command="`tools/gpu_check.py --gpus 4 (and 8) --shared-gpu --only 'one rank of'`"),
     # Of ranks and their processes on GPUs: on a page once a file is there
-    "faults": Table((), ("ranks", "GPU", *rank_tables.FAULT_KINDS, "wrong answers"), rank_tables.fault_rows,
+    "faults": Table((), ("ranks", "GPU", *rank_tables.FAULT_KINDS, "wrong"), rank_tables.fault_rows,
                     "The longest of a kind, s: until noticed + until steps can run again", optional=rank_tables.FAULT_FILES,
                     command="`tools/gpu_check.py --only broken`, with `--gpus 4` for ranks"),
     "executors": Table((), ("GPU", "sequences", "a token, thread, ms", "process, ms", ""), rank_tables.executor_rows, optional=rank_tables.on_gpus("executors")),
