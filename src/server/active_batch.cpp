@@ -68,8 +68,4 @@ Status ActiveBatch::flush() {
   return {};
 }
 
-bool ActiveBatch::disk_is_full() const {
-  return !kept_.empty() && (kept_.front().answered ? output : errors).disk_is_full();
-}
-
 }  // namespace koho::server

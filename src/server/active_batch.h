@@ -7,7 +7,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "api/batch_line.h"
@@ -41,10 +40,11 @@ struct ActiveBatch {
 
   /// Takes an outcome, to be written by flush().
   void keep(std::string text, bool answered);
-  /// Writes what is kept. Errors: io_error; what was not written stays for the next call, which may
-  /// succeed if disk_is_full().
+  /// Writes what is kept. Errors: io_error; what was not written stays for the next call.
   Status flush();
-  bool disk_is_full() const;
+  bool has_unwritten() const { return !kept_.empty(); }
+  /// On the disk.
+  std::int64_t bytes() const { return output.bytes() + errors.bytes(); }
 
   std::string id;
   LineReader input;
@@ -55,8 +55,8 @@ struct ActiveBatch {
   std::int64_t in_flight = 0;
   std::int64_t completed = 0;
   std::int64_t failed = 0;
-  bool at_end = false;            // of the input
-  std::optional<Error> broken{};  // the disk's fault
+  std::int64_t bytes_held = 0;  // of its owner's share of files
+  bool at_end = false;          // of the input
 
  private:
   struct Outcome {

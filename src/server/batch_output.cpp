@@ -19,10 +19,6 @@ namespace {
 
 constexpr std::string_view kBeginning = R"({"id":)";
 
-bool means_full(int error) {
-  return error == ENOSPC || error == EDQUOT || error == EFBIG;
-}
-
 }  // namespace
 
 IdHash hash_of(std::string_view id) {
@@ -38,9 +34,6 @@ Result<BatchOutput> BatchOutput::open(const std::string& path, const Options& op
   const int write_only =
       fd < 0 && errno == EACCES ? ::open(path.c_str(), O_WRONLY | O_CLOEXEC) : -1;
   BatchOutput output(fd >= 0 ? fd : write_only, path);
-  if (output.fd_ < 0 && means_full(errno))
-    return make_error(ErrorCode::resource_exhausted, "{} could not be created: {}", path,
-                      std::strerror(errno));
   if (output.fd_ < 0) return output.failed("opened");
   output.owned_ = true;
   struct stat status {};
@@ -62,7 +55,9 @@ BatchOutput::BatchOutput(BatchOutput&& other) noexcept
       name_(std::move(other.name_)),
       answered_(std::move(other.answered_)),
       refused_(std::move(other.refused_)),
-      bytes_dropped_(other.bytes_dropped_) {}
+      bytes_dropped_(other.bytes_dropped_),
+      bytes_(other.bytes_),
+      torn_(other.torn_) {}
 
 BatchOutput::~BatchOutput() {
   if (owned_) ::close(fd_);
@@ -76,7 +71,6 @@ Error BatchOutput::failed(const char* what) const {
 Status BatchOutput::read_earlier(std::size_t line_bytes_max) {
   LineReader reader(fd_, name_, line_bytes_max);
   std::string_view line;
-  std::int64_t whole = 0;
   while (true) {
     KOHO_TRY_ASSIGN(const LineReader::State state, reader.next(line, -1));
     if (state == LineReader::State::nothing_yet) continue;  // a signal
@@ -86,7 +80,7 @@ Status BatchOutput::read_earlier(std::size_t line_bytes_max) {
       return make_error(ErrorCode::corrupt_data, "{}, line {}: more than {} bytes", name_,
                         reader.number(), line_bytes_max);
     KOHO_TRY(note(line, reader.number()));
-    whole = reader.bytes();
+    bytes_ = reader.bytes();
   }
   const std::size_t known = std::min(line.size(), kBeginning.size());
   if (line.substr(0, known) != kBeginning.substr(0, known))
@@ -94,8 +88,8 @@ Status BatchOutput::read_earlier(std::size_t line_bytes_max) {
                       "{}, line {}: no answer of koho batch; name another file, or --restart to "
                       "empty this one",
                       name_, reader.number());
-  bytes_dropped_ = reader.bytes() - whole;
-  if (ftruncate(fd_, whole) != 0) return failed("truncated after its last complete line");
+  bytes_dropped_ = reader.bytes() - bytes_;
+  if (ftruncate(fd_, bytes_) != 0) return failed("truncated after its last complete line");
   return {};
 }
 
@@ -137,28 +131,20 @@ bool BatchOutput::refused(std::int64_t number, std::string_view id) const {
 
 Status BatchOutput::write(std::string line) {
   line += '\n';
-  disk_is_full_ = false;
+  if (torn_ && ftruncate(fd_, bytes_) != 0 && errno != EINVAL) return failed("written");
+  torn_ = false;
   std::string_view left = line;
   while (!left.empty()) {
     const ssize_t written = ::write(fd_, left.data(), left.size());
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
-      Error error = failed("written");
-      disk_is_full_ = written == 0 || means_full(errno);
-      drop_last(line.size() - left.size());
-      return error;
+      torn_ = left.size() < line.size();
+      return failed("written");
     }
     left.remove_prefix(static_cast<std::size_t>(written));
   }
+  bytes_ += static_cast<std::int64_t>(line.size());
   return {};
-}
-
-/// Takes the beginning of a line back.
-void BatchOutput::drop_last(std::size_t bytes) {
-  struct stat status {};
-  if (bytes > 0 && fstat(fd_, &status) == 0 && S_ISREG(status.st_mode))
-    disk_is_full_ =
-        ftruncate(fd_, status.st_size - static_cast<off_t>(bytes)) == 0 && disk_is_full_;
 }
 
 Status BatchOutput::close() {

@@ -35,7 +35,7 @@ class BatchOutput {
   };
 
   /// Opens or creates `path`; "-" is standard output. Errors: io_error; corrupt_data (not a file of
-  /// `koho batch`); unavailable (another run is writing it); resource_exhausted (no room for it).
+  /// `koho batch`); unavailable (another run is writing it).
   static Result<BatchOutput> open(const std::string& path, const Options& options);
   BatchOutput(BatchOutput&& other) noexcept;
   BatchOutput& operator=(BatchOutput&&) = delete;
@@ -49,11 +49,11 @@ class BatchOutput {
   /// Bytes of the incomplete last line that open() dropped.
   std::int64_t bytes_dropped() const { return bytes_dropped_; }
 
-  /// Appends `line` and a newline, or nothing of it. Errors: io_error; the run cannot go on, but
-  /// later if disk_is_full().
+  /// Bytes of whole lines.
+  std::int64_t bytes() const { return bytes_; }
+
+  /// Appends `line` and a newline, or nothing of it. Errors: io_error: another call may succeed.
   Status write(std::string line);
-  /// Why the last line was not written.
-  bool disk_is_full() const { return disk_is_full_; }
   /// Errors: io_error: some file systems report write errors only here.
   Status close();
 
@@ -62,7 +62,6 @@ class BatchOutput {
   Status read_earlier(std::size_t line_bytes_max);
   Status note(std::string_view line, std::int64_t number);
   Error failed(const char* what) const;
-  void drop_last(std::size_t bytes);
 
   int fd_ = -1;
   bool owned_ = false;
@@ -70,7 +69,8 @@ class BatchOutput {
   IdSet answered_;
   std::unordered_map<std::int64_t, IdHash> refused_;  // by line of the input
   std::int64_t bytes_dropped_ = 0;
-  bool disk_is_full_ = false;
+  std::int64_t bytes_ = 0;
+  bool torn_ = false;  // the beginning of a line is behind them
 };
 
 }  // namespace koho::server

@@ -26,6 +26,11 @@ std::filesystem::path BatchRecords::path_of(std::string_view id) const {
   return directory_ / fmt::format("{}.json", id);
 }
 
+/// Stands there while the batch is cancelled and its record does not say so.
+std::filesystem::path BatchRecords::note_of(std::string_view id) const {
+  return directory_ / fmt::format("{}.cancelled", id);
+}
+
 Status BatchRecords::read() {
   std::error_code error;
   std::filesystem::create_directories(directory_, error);
@@ -36,6 +41,10 @@ Status BatchRecords::read() {
     if (!record.ok()) {
       log::warning("{} is left out: {}", entry.path().string(), record.error().message);
       continue;
+    }
+    if (!is_over(record->status) && std::filesystem::exists(note_of(record->id))) {
+      record->enter(BatchStatus::cancelling, Core::unix_seconds());
+      unsaved_.insert(record->id);
     }
     if (!is_over(record->status))
       log::info("batch {} goes on: {}", record->id, batch_status_name(record->status));
@@ -99,6 +108,9 @@ Result<BatchRecord> BatchRecords::cancel(std::string_view owner, std::string_vie
     record.enter(BatchStatus::cancelling, Core::unix_seconds());
     static_cast<void>(save(record));
   }
+  // A disk that is full has room for an empty file.
+  if (record.status == BatchStatus::cancelling && unsaved_.contains(record.id))
+    KOHO_TRY(write_whole_file(note_of(record.id), {}));
   return record;
 }
 
@@ -181,7 +193,7 @@ void BatchRecords::name_files(const std::string& id, std::string output, std::st
 Status BatchRecords::save(const BatchRecord& record) {
   Status written = write_whole_file(path_of(record.id), stored_batch(record));
   if (written.ok()) {
-    unsaved_.erase(record.id);
+    if (unsaved_.erase(record.id) > 0) ::unlink(note_of(record.id).c_str());
   } else if (unsaved_.insert(record.id).second) {
     log::error("batch {}: {}", record.id, written.error().message);
   }
@@ -206,6 +218,8 @@ Status BatchRecords::end(const std::string& id, BatchStatus status) {
   BatchRecord& record = records_.find(id)->second;
   BatchRecord ended = record;
   ended.enter(status, Core::unix_seconds());
+  // Of one that was cancelled before its check had ended nobody has counted the lines.
+  ended.total = std::max(ended.total, ended.completed + ended.failed);
   KOHO_TRY(save(ended));
   record = std::move(ended);
   return {};
@@ -228,7 +242,7 @@ void BatchRecords::forget_old() {
         std::ranges::max_element(over, {}, [](const auto& one) { return one.second.size(); });
     const std::string id = std::move(most->second.back().second);
     most->second.pop_back();
-    for (const char* kind : {"json", "output", "errors"})
+    for (const char* kind : {"json", "output", "errors", "cancelled"})
       ::unlink((directory_ / fmt::format("{}.{}", id, kind)).c_str());
     forgotten.push_back(id);
   }

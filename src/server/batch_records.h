@@ -31,7 +31,7 @@ class BatchRecords {
   std::optional<BatchRecord> find(std::string_view owner, std::string_view id) const;
   /// The newest first.
   std::vector<BatchRecord> list(std::string_view owner) const;
-  /// Errors: not_found; invalid_argument: it is over.
+  /// Errors: not_found; invalid_argument: it is over; io_error: a restart would forget it.
   Result<BatchRecord> cancel(std::string_view owner, std::string_view id);
   /// The unfinished batch that reads a file; "" is none.
   std::string reader_of(std::string_view owner, std::string_view file_id) const;
@@ -60,6 +60,7 @@ class BatchRecords {
 
  private:
   std::filesystem::path path_of(std::string_view id) const;
+  std::filesystem::path note_of(std::string_view id) const;
   /// A failure is logged once, and the record in memory goes on.
   Status save(const BatchRecord& record);
 

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A batch goes from validating to in_progress to finalizing to completed. Its answers are appended
-// to two files beside its record; a line with an outcome there is not sent again. The names of the
-// output files are on disk before these files are, so that an end that was interrupted can go on.
+// to two files beside its record; a line with an outcome there is not sent again. batch_ends.cpp
+// makes files of them.
 #include "server/batch_service.h"
 
 #include <algorithm>
 #include <chrono>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -23,19 +20,9 @@ constexpr std::size_t kActiveMax = 8;  // open batches, but for one of each owne
 constexpr std::size_t kOutputLineBytesMax = std::size_t{256} << 20U;
 constexpr std::chrono::milliseconds kLook{50};
 constexpr std::int64_t kTidyUs = 60'000'000;
-constexpr std::int64_t kMomentUs = 10'000;       // after which what takes long lets the rest go on
-constexpr std::int64_t kFullDiskUs = 1'000'000;  // after which a batch looks for room again
+constexpr std::int64_t kMomentUs = 10'000;   // after which what takes long lets the rest go on
+constexpr std::int64_t kWaitUs = 1'000'000;  // after which a batch that waits tries again
 constexpr std::int32_t kPriority = kPriorities - 1;
-
-std::int64_t bytes_of(const std::filesystem::path& path) {
-  struct stat status {};
-  return stat(path.c_str(), &status) == 0 ? status.st_size : -1;
-}
-
-void sync_file(const std::filesystem::path& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.is_open()) static_cast<void>(::fsync(file.get()));
-}
 
 api::ApiError give_up_error(BatchStatus status, bool key_gone, bool had_key) {
   api::ApiError error{.status = 400};
@@ -111,8 +98,7 @@ Result<BatchRecord> BatchService::cancel(std::string_view owner, std::string_vie
 Status BatchService::remove_file(std::string_view owner, std::string_view id) {
   if (const std::string reader = records_.reader_of(owner, id); !reader.empty())
     return make_error(ErrorCode::invalid_argument, "{} reads this file: cancel it first", reader);
-  if (files_->remove(owner, id)) return {};
-  return make_error(ErrorCode::not_found, "there is no file \"{:.100}\"", id);
+  return files_->remove(owner, id);
 }
 
 // ---- the service's thread
@@ -149,7 +135,7 @@ bool BatchService::work() {
     });
     records_.forget_old();
   }
-  if (core_.clock().now_us() - saved_us_ >= kFullDiskUs) {
+  if (core_.clock().now_us() - saved_us_ >= kWaitUs) {
     saved_us_ = core_.clock().now_us();
     records_.save_unsaved();
   }
@@ -215,7 +201,7 @@ void BatchService::open_batches() {
     Result<std::unique_ptr<ActiveBatch>> opened = open_batch(now);
     if (opened.ok()) {
       active_.push_back(std::move(*opened));
-    } else if (opened.error().code == ErrorCode::resource_exhausted) {
+    } else if (opened.error().code == ErrorCode::io_error) {
       wait(one.id, opened.error());
     } else {
       fail(one.id, opened.error());
@@ -268,6 +254,7 @@ Result<std::unique_ptr<ActiveBatch>> BatchService::open_batch(const BatchRecord&
   active->completed = static_cast<std::int64_t>(active->output.lines_found());
   active->failed = static_cast<std::int64_t>(active->errors.lines_found());
   records_.count(active->id, active->completed, active->failed);
+  count_bytes(*active, batch.owner, active->bytes());
   return active;
 }
 
@@ -290,11 +277,17 @@ void BatchService::feed() {
 bool BatchService::feed_one(ActiveBatch& batch,
                             std::size_t index,
                             const ActiveBatch::Pauses& pauses) {
-  if (batch.broken || waits_.contains(batch.id)) return false;
+  if (batch.has_unwritten() || waits(batch.id)) return false;
   if (batch.key != nullptr) {
     // The rest is for what the key's clients wait for.
     const std::int64_t at_once = batch.key->settings().requests_at_once;
     if (at_once > 0 && batch.in_flight >= std::max<std::int64_t>(at_once / 2, 1)) return false;
+  }
+  const Status room =
+      files_->check_share(owner_of(batch.key.get()), share_of(core_, batch.key.get()));
+  if (!room.ok()) {
+    wait(batch.id, room.error());
+    return false;
   }
   api::BatchLine line;
   if (!batch.retries.empty()) {
@@ -303,10 +296,11 @@ bool BatchService::feed_one(ActiveBatch& batch,
     batch.retries.pop_front();
   } else {
     const Result<ActiveBatch::Next> next = batch.next_line(line, pauses);
-    if (!next.ok()) note_fault(batch, next.error());
+    if (!next.ok()) wait(batch.id, next.error());
     if (next.ok() && *next == ActiveBatch::Next::paused) has_more_ = true;
     if (!next.ok() || *next != ActiveBatch::Next::line) return false;
   }
+  waits_.erase(batch.id);
   Slot& slot = slots_[index];
   slot.batch = &batch;
   slot.order = order_++;
@@ -337,29 +331,25 @@ void BatchService::poll_slot(std::size_t index) {
 
 void BatchService::keep_answer(Slot& slot) {
   ActiveBatch& batch = *slot.batch;
+  const bool others_wait = batch.has_unwritten() && waits(batch.id);
   batch.keep(slot.job->output(), slot.job->status() == 200);
-  if (!waits(batch.id)) flush(batch);
+  if (!others_wait) flush(batch);
 }
 
-/// Writes what the batch has kept. False: it waits, or is broken.
+/// Writes what the batch has kept. False: it waits.
 bool BatchService::flush(ActiveBatch& batch) {
-  Status written = batch.flush();
+  const bool some = batch.has_unwritten();
+  const Status written = batch.flush();
   records_.count(batch.id, batch.completed, batch.failed);
-  if (written.ok()) {
-    waits_.erase(batch.id);
-  } else {
-    note_fault(batch, std::move(written).error());
-  }
-  return !batch.broken && !waits_.contains(batch.id);
+  count_bytes(batch, records_.get(batch.id).owner, batch.bytes());
+  if (!written.ok()) wait(batch.id, written.error());
+  if (written.ok() && some) waits_.erase(batch.id);
+  return written.ok();
 }
 
-/// Others may have filled the disk: the batch goes on when there is room.
-void BatchService::note_fault(ActiveBatch& batch, Error error) {
-  if (batch.disk_is_full()) {
-    wait(batch.id, error);
-  } else {
-    batch.broken = std::move(error);
-  }
+/// Answers under way are bytes of their owner's files.
+void BatchService::count_bytes(ActiveBatch& batch, const std::string& owner, std::int64_t bytes) {
+  files_->hold_answers(owner, bytes - std::exchange(batch.bytes_held, bytes));
 }
 
 bool BatchService::waits(const std::string& id) const {
@@ -367,8 +357,9 @@ bool BatchService::waits(const std::string& id) const {
   return found != waits_.end() && found->second > core_.clock().now_us();
 }
 
+/// The disk may be full, or its owner's share of it: the batch goes on when there is room.
 void BatchService::wait(const std::string& id, const Error& error) {
-  const std::int64_t until_us = core_.clock().now_us() + kFullDiskUs;
+  const std::int64_t until_us = core_.clock().now_us() + kWaitUs;
   if (waits_.insert_or_assign(id, until_us).second)
     log::warning("batch {} waits: {}", id, error.message);
 }
@@ -403,11 +394,6 @@ void BatchService::withdraw_batch(ActiveBatch& batch) {
 
 /// Whether the batch is over.
 bool BatchService::settle(ActiveBatch& batch, const ActiveBatch::Pauses& pauses) {
-  if (batch.broken) {
-    withdraw_batch(batch);
-    fail(batch.id, *batch.broken);
-    return true;
-  }
   const BatchRecord now = records_.get(batch.id);
   batch.key = core_.api_keys()->find_owner(now.owner);
   // One from before there were keys belongs to nobody who could see it, and to no limit.
@@ -424,9 +410,11 @@ bool BatchService::settle(ActiveBatch& batch, const ActiveBatch::Pauses& pauses)
     withdraw_batch(batch);
     const Result<bool> done =
         batch.give_up_lines(give_up_error(status, key_gone, !now.owner.empty()), pauses);
-    if (!done.ok()) note_fault(batch, done.error());
+    if (!done.ok()) wait(batch.id, done.error());
     records_.count(batch.id, batch.completed, batch.failed);
-    if (!done.ok() || !*done) {
+    // Of an input that cannot be read the rest has no outcome.
+    const bool unreadable = !done.ok() && !batch.has_unwritten();
+    if (!unreadable && !(done.ok() && *done)) {
       has_more_ = has_more_ || done.ok();
       return false;
     }
@@ -439,60 +427,8 @@ bool BatchService::settle(ActiveBatch& batch, const ActiveBatch::Pauses& pauses)
   records_.count(batch.id, batch.completed, batch.failed);
   name_files(batch.id);
   finish_files(records_.get(batch.id));
+  count_bytes(batch, now.owner, 0);
   return true;
-}
-
-/// Decides which files the batch will have, on disk.
-void BatchService::name_files(const std::string& id) {
-  const auto name = [&](const char* kind) {
-    const std::filesystem::path part = part_path(id, kind);
-    if (bytes_of(part) <= 0) return std::string();
-    sync_file(part);
-    return "file-" + core_.make_id();
-  };
-  records_.name_files(id, name("output"), name("errors"));
-}
-
-/// Makes the named files of a batch and ends it.
-void BatchService::finish_files(const BatchRecord& batch) {
-  const std::int64_t now_s = Core::unix_seconds();
-  const auto keep = [&](const std::string& id, const char* kind, const char* name) -> Status {
-    const std::filesystem::path part = part_path(batch.id, kind);
-    if (id.empty()) {
-      ::unlink(part.c_str());
-      return {};
-    }
-    return files_->take_over(
-        {.id = id,
-         .owner = batch.owner,
-         .filename = fmt::format("{}_{}.jsonl", batch.id, name),
-         .purpose = "batch_output",
-         .created_at = now_s,
-         .expires_at = batch.output_expires_s > 0 ? now_s + batch.output_expires_s : 0},
-        part);
-  };
-  Status made = records_.save_again(batch.id);  // its names are on disk before they are used
-  if (made.ok()) made = keep(batch.output_file_id, "output", "output");
-  if (made.ok()) made = keep(batch.error_file_id, "errors", "error");
-  const BatchStatus end = batch.status == BatchStatus::cancelling ? BatchStatus::cancelled
-                          : batch.status == BatchStatus::expiring ? BatchStatus::expired
-                                                                  : BatchStatus::completed;
-  if (made.ok()) made = records_.end(batch.id, end);
-  if (!made.ok() && made.error().code == ErrorCode::not_found) return fail(batch.id, made.error());
-  if (!made.ok()) return wait(batch.id, made.error());
-  waits_.erase(batch.id);
-  log::info("batch {} is {}: {} completed, {} failed of {}", batch.id, batch_status_name(end),
-            batch.completed, batch.failed, batch.total);
-}
-
-/// Ends the batch with an error of this machine, of which its client is not told paths.
-void BatchService::fail(const std::string& id, const Error& error) {
-  waits_.erase(id);
-  log::warning("batch {} failed: {}", id, error.message);
-  records_.fail(id, {{.line = 0,
-                      .code = std::string(error_code_info(error.code).name),
-                      .param = {},
-                      .message = "the server could not read or write the batch's files"}});
 }
 
 }  // namespace koho::server

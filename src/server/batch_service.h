@@ -36,6 +36,13 @@ struct BatchOrder {
   std::string metadata{};
 };
 
+/// What may be kept of files of this key; null: no key is needed.
+inline FileShare share_of(const Core& core, const ApiKey* key) {
+  if (key == nullptr) return {};
+  return {.bytes_max = key->settings().file_bytes,
+          .leaves_room = core.api_keys()->all().size() > 1};
+}
+
 class BatchService {
  public:
   /// Reads the batches that are in the store's directory. `core` outlives the service.
@@ -55,7 +62,7 @@ class BatchService {
   const BatchRecords& records() const { return records_; }
   /// Errors: not_found; invalid_argument: it is over.
   Result<BatchRecord> cancel(std::string_view owner, std::string_view id);
-  /// Deletes a file. Errors: not_found; invalid_argument: an unfinished batch reads it.
+  /// Deletes a file. Errors: of the store; invalid_argument: an unfinished batch reads it.
   Status remove_file(std::string_view owner, std::string_view id);
   /// Requests of batches that run now.
   std::int64_t running() const { return running_.load(); }
@@ -96,7 +103,7 @@ class BatchService {
   void poll_slot(std::size_t index);
   void keep_answer(Slot& slot);
   bool flush(ActiveBatch& batch);
-  void note_fault(ActiveBatch& batch, Error error);
+  void count_bytes(ActiveBatch& batch, const std::string& owner, std::int64_t bytes);
   bool waits(const std::string& id) const;
   void wait(const std::string& id, const Error& error);
   void release(Slot& slot);
@@ -131,7 +138,7 @@ class BatchService {
   std::atomic<bool> stopping_{false};
   std::int64_t tidied_us_ = 0;
   std::int64_t saved_us_ = 0;
-  std::map<std::string, std::int64_t> waits_;  // batches: when they look for room again
+  std::map<std::string, std::int64_t> waits_;  // batches: when they try again
   std::thread thread_;                         // last
 };
 

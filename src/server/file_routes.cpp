@@ -2,6 +2,8 @@
 #include "server/file_routes.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fcntl.h>
 #include <span>
 #include <sys/stat.h>
@@ -10,6 +12,7 @@
 
 #include "api/body.h"
 #include "base/json_writer.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "server/batch_service.h"
 #include "server/multipart.h"
@@ -53,7 +56,10 @@ Response refuse(const Error& error) {
                    .param = error.field,
                    .message = error.message};
   if (error.code == ErrorCode::not_found) refused.code = "not_found";
-  if (error.code == ErrorCode::io_error) refused = api::to_api_error(error);
+  if (error.code == ErrorCode::io_error) {
+    log::error("/v1/files and /v1/batches: {}", error.message);  // with paths, not for clients
+    refused = api::to_api_error(error);
+  }
   return refuse(std::move(refused));
 }
 
@@ -184,13 +190,6 @@ api::Refusal read_order(const Json& body, BatchOrder& order) {
   return {};
 }
 
-/// What may be kept of whoever calls.
-FileShare share_of(const Core& core, const RoutedRequest& call) {
-  if (call.key == nullptr) return {};
-  return {.bytes_max = call.key->settings().file_bytes,
-          .leaves_room = core.api_keys()->all().size() > 1};
-}
-
 Response answer_upload(Core& core, BatchService& service, const RoutedRequest& call) {
   const Result<std::vector<FormPart>> form = read_form(call.head.field("content-type"), call.body);
   if (!form.ok()) return refuse_field("", form.error().message, "bad_request");
@@ -222,7 +221,7 @@ Response answer_upload(Core& core, BatchService& service, const RoutedRequest& c
       return refuse(*std::move(refused));
     file.expires_at = file.created_at + after_s;
   }
-  if (const Status kept = service.files().add(file, content->content, share_of(core, call));
+  if (const Status kept = service.files().add(file, content->content, share_of(core, call.key));
       !kept.ok())
     return refuse(kept.error());
   return json_response(file_json(file));
@@ -250,11 +249,14 @@ Response answer_file_content(Core& /*core*/, BatchService& service, const Routed
   const std::optional<StoredFile> file = service.files().find(owner_of(call.key), call.rest);
   if (!file) return not_found("file", call.rest);
   const auto body = std::make_shared<FileBody>();
-  body->file =
-      Descriptor(::open(service.files().content_path(file->id).c_str(), O_RDONLY | O_CLOEXEC));
+  const std::filesystem::path path = service.files().content_path(file->id);
+  body->file = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
-  if (!body->file.is_open() || fstat(body->file.get(), &status) != 0)
-    return not_found("file", call.rest);
+  if (!body->file.is_open() || fstat(body->file.get(), &status) != 0) {
+    if (errno == ENOENT) return not_found("file", call.rest);  // deleted in this moment
+    return refuse(make_error(ErrorCode::io_error, "{} could not be opened: {}", path.string(),
+                             std::strerror(errno)));
+  }
   body->left = status.st_size;
   Response response{.content_type = "application/octet-stream"};
   response.file = body;
@@ -275,7 +277,7 @@ Response answer_create_batch(Core& core, BatchService& service, const RoutedRequ
     return refuse(*std::move(refused));
   BatchOrder order{.owner = owner_of(call.key)};
   if (api::Refusal refused = read_order(body, order)) return refuse(*std::move(refused));
-  if (const Status room = service.files().check_share(order.owner, share_of(core, call));
+  if (const Status room = service.files().check_share(order.owner, share_of(core, call.key));
       !room.ok())
     return refuse(room.error());
   const Result<BatchRecord> made = service.create(order);

@@ -127,7 +127,7 @@ void FileStore::hold(const std::string& owner, const Held& more) {
   Held& held = held_[owner];
   held.bytes += more.bytes;
   held.files += more.files;
-  if (held.files == 0) held_.erase(owner);
+  if (held.files == 0 && held.bytes == 0) held_.erase(owner);
 }
 
 std::int64_t FileStore::room_for(std::string_view owner,
@@ -164,6 +164,11 @@ Status FileStore::check_room(std::string_view owner,
 Status FileStore::check_share(std::string_view owner, const FileShare& share) const {
   const std::lock_guard lock(mutex_);
   return check_room(owner, {}, share);
+}
+
+void FileStore::hold_answers(const std::string& owner, std::int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  hold(owner, {.bytes = bytes, .files = 0});
 }
 
 Status FileStore::add(StoredFile file, std::string_view content, const FileShare& share) {
@@ -216,16 +221,19 @@ std::vector<StoredFile> FileStore::list(std::string_view owner) const {
   return files;
 }
 
-bool FileStore::remove(std::string_view owner, std::string_view id) {
+Status FileStore::remove(std::string_view owner, std::string_view id) {
   const std::lock_guard lock(mutex_);
   const auto found = files_.find(id);
-  if (found == files_.end() || found->second.owner != owner) return false;
+  if (found == files_.end() || found->second.owner != owner)
+    return make_error(ErrorCode::not_found, "there is no file \"{:.100}\"", id);
   // The facts first: content without facts is no file.
-  ::unlink(facts_path(id).c_str());
-  ::unlink(content_path(id).c_str());
+  for (const std::filesystem::path& path : {facts_path(id), content_path(id)})
+    if (::unlink(path.c_str()) != 0 && errno != ENOENT)
+      return make_error(ErrorCode::io_error, "{} could not be deleted: {}", path.string(),
+                        std::strerror(errno));
   hold(found->second.owner, {.bytes = -found->second.bytes, .files = -1});
   files_.erase(found);
-  return true;
+  return {};
 }
 
 void FileStore::remove_expired(std::int64_t now_s,
@@ -236,8 +244,12 @@ void FileStore::remove_expired(std::int64_t now_s,
     for (const auto& [id, file] : files_)
       if (file.expires_at > 0 && file.expires_at <= now_s) expired.push_back(file);
   }
+  Status last;
   for (const StoredFile& file : expired)
-    if (!is_read(file)) remove(file.owner, file.id);
+    if (!is_read(file))
+      if (Status removed = remove(file.owner, file.id); !removed.ok()) last = std::move(removed);
+  if (!last.ok() && last.error().code != ErrorCode::not_found)
+    log::warning("an expired file stays: {}", last.error().message);
 }
 
 }  // namespace koho::server

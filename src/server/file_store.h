@@ -50,9 +50,11 @@ class FileStore {
   /// Keeps `content` under `file.id`, which is new. Errors: resource_exhausted: all files together
   /// would have more than bytes_max, or the owner's more than its share; io_error.
   Status add(StoredFile file, std::string_view content, const FileShare& share = {});
-  /// Whether the owner is within its share, which the answers of its batches may exceed.
+  /// Whether the owner is within its share, which answers of its batches under way may exceed.
   /// Errors: resource_exhausted.
   Status check_share(std::string_view owner, const FileShare& share) const;
+  /// The owner has so many bytes more, or less, of answers that are no file yet.
+  void hold_answers(const std::string& owner, std::int64_t bytes);
   /// The same for a file that is on this disk already, which is moved; if it is gone, it was moved
   /// by an earlier call that did not end. No limit: it holds work that was done. Errors: not_found:
   /// it is nowhere; io_error: the call may be repeated.
@@ -61,8 +63,8 @@ class FileStore {
   std::optional<StoredFile> find(std::string_view owner, std::string_view id) const;
   /// The newest first.
   std::vector<StoredFile> list(std::string_view owner) const;
-  /// False: there is none.
-  bool remove(std::string_view owner, std::string_view id);
+  /// Errors: not_found; io_error: it is there as before, or is deleted by another call.
+  Status remove(std::string_view owner, std::string_view id);
   void remove_expired(std::int64_t now_s, const std::function<bool(const StoredFile&)>& is_read);
 
   std::filesystem::path content_path(std::string_view id) const;

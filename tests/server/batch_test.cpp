@@ -117,6 +117,42 @@ TEST_F(Batches, AnswersEveryLine) {
   EXPECT_TRUE(server->becomes_idle());
 }
 
+TEST_F(Batches, AFileThatCannotBeOpenedIsNotGone) {
+  const auto server = start();
+  const std::string id = text_at(upload(server->port(), "x").json(), "id");
+  const std::filesystem::path path = directory_.path() / "files" / id;
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink(path, path);  // ELOOP
+  EXPECT_EQ(call(server->port(), "GET", "/v1/files/" + id + "/content").status, 500);
+  std::filesystem::remove(path);
+  EXPECT_EQ(call(server->port(), "GET", "/v1/files/" + id + "/content").status, 404);
+}
+
+TEST_F(Batches, AnswersStopAtTheirOwnersShare) {
+  const auto server = start([](ServerSettings& settings) {
+    settings.api_keys = {"much", "little"};
+    settings.files_bytes_max = 60'000;
+  });
+  const std::string id = text_at(create(server->port(), lines(100, 1), "much"), "id");
+  std::int64_t bytes = 0;
+  std::int64_t same = 0;
+  for (int i = 0; i < 3000 && same < 100; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::error_code none;
+    const auto now = static_cast<std::int64_t>(
+        std::filesystem::file_size(directory_.path() / "batches" / (id + ".output"), none));
+    same = now == bytes && !none ? same + 1 : 0;
+    bytes = now;
+  }
+  EXPECT_LT(bytes, 30'000) << "half of all, less its input, beside what ran";
+  EXPECT_EQ(upload(server->port(), std::string(7'000, 'x'), "much").status, 429);
+  EXPECT_EQ(upload(server->port(), std::string(14'000, 'x'), "little").status, 200);
+  EXPECT_EQ(call(server->port(), "POST", "/v1/batches/" + id + "/cancel", "much").status, 200);
+  const Json end = wait_for(server->port(), id, has_ended, "much");
+  EXPECT_EQ(text_at(end, "status"), "cancelled");
+  EXPECT_GT(read_lines(server->port(), text_at(end, "output_file_id"), "much").size(), 10U);
+}
+
 TEST_F(Batches, ABadFileFailsBeforeARequestRuns) {
   const auto server = start();
   const Json made = create(

@@ -32,6 +32,28 @@ TEST(FileStore, AFileThatABatchReadsDoesNotExpireUnderIt) {
   EXPECT_TRUE(files.list("").empty());
 }
 
+TEST(FileStore, AFileThatCannotBeDeletedStays) {
+  const koho::testing::TemporaryDirectory directory;
+  for (const char* kind : {".json", ""}) {
+    auto store = FileStore::open(directory.path(), 1000);
+    ASSERT_TRUE(store.ok()) << store.error().message;
+    FileStore& files = **store;
+    ASSERT_TRUE(files.add({.id = "file-a", .owner = "a"}, "x").ok());
+    // A directory cannot be unlinked.
+    const std::filesystem::path path = directory.path() / "files" / ("file-a" + std::string(kind));
+    std::filesystem::rename(path, directory.path() / "aside");
+    std::filesystem::create_directory(path);
+    EXPECT_EQ(files.remove("a", "file-a").error().code, ErrorCode::io_error);
+    EXPECT_TRUE(files.find("a", "file-a"));
+    EXPECT_EQ(files.remove("b", "file-a").error().code, ErrorCode::not_found);
+    std::filesystem::remove(path);
+    std::filesystem::rename(directory.path() / "aside", path);
+    EXPECT_TRUE(files.remove("a", "file-a").ok());
+    EXPECT_FALSE(files.find("a", "file-a"));
+    EXPECT_FALSE(std::filesystem::exists(path));
+  }
+}
+
 class FileShares : public ::testing::Test {
  protected:
   /// Uploads files of so many bytes until one is refused; how many were kept.
@@ -69,11 +91,21 @@ TEST_F(FileShares, AnOwnerLeavesAsMuchAsItHas) {
   EXPECT_EQ(fill("b", 10), 25);
   EXPECT_EQ(fill("c", 10), 12);
   EXPECT_FALSE(add("a", 1));
-  EXPECT_TRUE(store().remove("a", store().list("a").front().id));
+  EXPECT_TRUE(store().remove("a", store().list("a").front().id).ok());
   EXPECT_TRUE(add("c", 5));
   store_.reset();  // and the same of what is on disk
   EXPECT_FALSE(add("b", 5));
   EXPECT_EQ(fill("d", 1), 67);
+}
+
+TEST_F(FileShares, AnswersUnderWayCount) {
+  store().hold_answers("a", 480);
+  EXPECT_EQ(fill("a", 10), 2);
+  EXPECT_EQ(fill("b", 10), 25);
+  store().hold_answers("a", 40);
+  EXPECT_FALSE(store().check_share("a", {0, true}).ok());
+  store().hold_answers("a", -520);
+  EXPECT_TRUE(add("a", 10));
 }
 
 TEST_F(FileShares, OneAloneHasAllOfIt) {

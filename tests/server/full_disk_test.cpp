@@ -3,6 +3,7 @@
 // it full.
 #include <chrono>
 #include <csignal>
+#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <thread>
+#include <unistd.h>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -192,6 +194,21 @@ TEST_F(FullDiskBatches, ThatAreCancelledKeepTheirAnswers) {
   expect_end("cancelled", 60, had);
 }
 
+TEST_F(FullDiskBatches, ThatAreCancelledStaySoInTheNextServer) {
+  start();
+  make_on_full_disk(6000, lines(60, 30));
+  expect_rest();
+  const std::int64_t had = done();
+  full_.reset();
+  full_ = std::make_unique<FullDisk>(100);  // nor for a record
+  EXPECT_EQ(call(server_->port(), "POST", "/v1/batches/" + id_ + "/cancel").status, 200);
+  stop();
+  full_.reset();
+  start();
+  expect_end("cancelled", 60, had);
+  EXPECT_FALSE(std::filesystem::exists(directory_.path() / "batches" / (id_ + ".cancelled")));
+}
+
 TEST_F(FullDiskBatches, ThatExpireKeepTheirAnswers) {
   start();
   make_on_full_disk(6000, lines(60, 30), "4s");
@@ -206,6 +223,58 @@ TEST_F(FullDiskBatches, ThatExpireKeepTheirAnswers) {
   full_.reset();
   start();
   expect_end("expired", 60, had);
+}
+
+/// Puts a descriptor that refuses in the place of a file's, until it ends.
+class RefusingFile {
+ public:
+  RefusingFile(const std::filesystem::path& path, int flags) {
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code none;
+      if (std::filesystem::read_symlink(entry.path(), none) == path)
+        fd_ = std::stoi(entry.path().filename());
+    }
+    EXPECT_GE(fd_, 0) << path;
+    before_ = dup(fd_);
+    const int other = open("/dev/null", flags);
+    dup2(other, fd_);
+    close(other);
+  }
+  ~RefusingFile() {
+    dup2(before_, fd_);
+    close(before_);
+  }
+
+ private:
+  int fd_ = -1;
+  int before_ = -1;
+};
+
+TEST_F(FullDiskBatches, GoOnAfterAWriteThatFailed) {
+  start();
+  make(lines(200, 30));
+  wait_for_answers(1);
+  {
+    const RefusingFile refusing(directory_.path() / "batches" / (id_ + ".output"), O_RDONLY);
+    expect_rest();
+  }
+  expect_end("completed", 200, 200);
+}
+
+TEST_F(FullDiskBatches, WhoseInputCannotBeReadKeepTheirAnswers) {
+  start();
+  const std::string content = lines(4000, 30);
+  ASSERT_GT(content.size(), 400'000U);
+  make(content);
+  wait_for_answers(1);
+  const RefusingFile refusing(directory_.path() / "files" / text_at(batch(), "input_file_id"),
+                              O_WRONLY);
+  expect_rest();
+  const std::int64_t had = done();
+  EXPECT_EQ(call(server_->port(), "POST", "/v1/batches/" + id_ + "/cancel").status, 200);
+  const Json end = wait_for(server_->port(), id_, has_ended);
+  EXPECT_EQ(text_at(end, "status"), "cancelled");
+  EXPECT_GE(std::ssize(read_lines(server_->port(), text_at(end, "output_file_id"))), had);
 }
 
 TEST_F(FullDiskBatches, GiveUpLinesInPieces) {
