@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string>
+#include <unordered_map>
 
 #include <fmt/format.h>
 
@@ -45,6 +46,16 @@ bool has_date(std::string_view text) {
         digit(i + 5) && digit(i + 6) && text[i + 7] == '-' && digit(i + 8) && digit(i + 9))
       return true;
   return false;
+}
+
+/// The oldest entry of the client that has most, in requests or in tokens, so that nobody's go for
+/// another's.
+auto oldest_of_most(const std::deque<std::shared_ptr<Entry>>& entries, bool in_requests) {
+  std::unordered_map<std::uint64_t, std::size_t> held;
+  for (const auto& entry : entries) held[entry->client] += in_requests ? 1 : entry->ids.size();
+  const auto most = std::ranges::max_element(held, {}, [](const auto& one) { return one.second; });
+  return std::ranges::find_if(entries,
+                              [&](const auto& entry) { return entry->client == most->first; });
 }
 
 /// The probable cause of a difference, guessed from the text around it.
@@ -89,12 +100,14 @@ std::shared_ptr<Entry> PromptJournal::open(std::span<const Token> prompt,
   entries_.push_back(entry);
   tokens_ += prompt.size();
   while (entries_.size() > requests_max_ || (tokens_ > tokens_max_ && entries_.size() > 1)) {
-    tokens_ -= entries_.front()->ids.size();
+    const auto oldest = oldest_of_most(entries_, entries_.size() > requests_max_);
+    Entry& forgotten = **oldest;
+    tokens_ -= forgotten.ids.size();
     // Its answer may still be growing: add_token() ignores it from now on.
-    entries_.front()->ids.clear();
-    entries_.front()->ids.shrink_to_fit();
-    entries_.front()->prompt_tokens = 0;
-    entries_.pop_front();
+    forgotten.ids.clear();
+    forgotten.ids.shrink_to_fit();
+    forgotten.prompt_tokens = 0;
+    entries_.erase(oldest);
   }
   return entry;
 }

@@ -55,6 +55,18 @@ TEST(PromptJournal, FindsTheLongestSharedBeginningAndTheFirstDifference) {
   EXPECT_EQ(report.find("cause")->text, "the text differs");
 }
 
+TEST(PromptJournal, ForgetsOfTheClientThatHasMost) {
+  PromptJournal journal(10, 1000);
+  add(journal, "mine", numbers(0, 100), 0, {}, {}, 1);
+  for (int i = 0; i < 40; ++i) add(journal, "other", numbers(0, 10), 0, {}, {}, 2);
+  EXPECT_FALSE(journal.explain("mine", 1, nullptr, 64).empty()) << "many requests";
+  for (int i = 0; i < 40; ++i) add(journal, "other", numbers(0, 400), 0, {}, {}, 2);
+  EXPECT_FALSE(journal.explain("mine", 1, nullptr, 64).empty()) << "long ones";
+  EXPECT_FALSE(journal.explain("other", 2, nullptr, 64).empty());
+  for (int i = 0; i < 40; ++i) add(journal, "later", numbers(0, 400), 0, {}, {}, 1);
+  EXPECT_TRUE(journal.explain("mine", 1, nullptr, 64).empty()) << "its own newer ones";
+}
+
 TEST(PromptJournal, NamesEvictionSaltAndFirstRequests) {
   PromptJournal journal(10, 10'000);
   add(journal, "a", numbers(0, 200), 0);

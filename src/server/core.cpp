@@ -42,7 +42,7 @@ Core::Core(ServerSettings settings, const Clock& clock)
           std::make_shared<ClientShares>(2 * static_cast<std::int64_t>(settings_.connections_max))),
       api_keys_(std::make_shared<const ApiKeys>(settings_.api_keys, ApiKeys())),
       waiting_for_("the model"),
-      pool_(settings_.text_threads, kPoolQueueMax) {
+      pool_(settings_.text_threads, kPoolQueueMax, clock) {
   for (const Route& route : routes()) responses_.try_emplace(std::string(route.path));
   responses_.try_emplace("refused");
 }

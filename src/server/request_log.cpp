@@ -99,8 +99,16 @@ void log_request(const EndedRequest& request) {
 
 void RequestLog::add(EndedRequest request) {
   const std::lock_guard lock(mutex_);
+  ++counts_[request.owner];
   rows_.push_front(std::move(request));
-  if (rows_.size() > kRowsMax) rows_.pop_back();
+  if (rows_.size() <= kRowsMax) return;
+  const auto most =
+      std::ranges::max_element(counts_, {}, [](const auto& one) { return one.second; });
+  const auto oldest = std::find_if(rows_.rbegin(), rows_.rend(), [&](const EndedRequest& row) {
+    return row.owner == most->first;
+  });
+  rows_.erase(std::next(oldest).base());
+  if (--most->second == 0) counts_.erase(most);
 }
 
 std::vector<EndedRequest> RequestLog::rows() const {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -54,7 +55,8 @@ std::string_view shortened(std::string_view text);
 /// The log's line about a request.
 void log_request(const EndedRequest& request);
 
-/// A ring of the last ended requests. Threads: any.
+/// The last ended requests. Of the owner with most the oldest goes first, so that nobody's go for
+/// another's. Threads: any.
 class RequestLog {
  public:
   static constexpr std::size_t kRowsMax = 200;
@@ -65,7 +67,8 @@ class RequestLog {
 
  private:
   mutable std::mutex mutex_;
-  std::deque<EndedRequest> rows_;
+  std::deque<EndedRequest> rows_;              // newest first
+  std::map<std::string, std::size_t> counts_;  // by owner; none is 0
 };
 
 /// {"running": [...], "ended": [...]}; ages and durations in ms.

@@ -4,9 +4,16 @@
 #include <algorithm>
 
 namespace koho::server {
+namespace {
 
-WorkPool::WorkPool(std::int32_t threads, std::size_t queue_max)
-    : client_threads_(threads), queue_max_(queue_max) {
+/// Who has used little of late used a quarter of a thread, and no more than this time beyond it.
+constexpr std::int64_t kLittleUs = 100'000;
+constexpr std::int64_t kQuarter = 4;
+
+}  // namespace
+
+WorkPool::WorkPool(std::int32_t threads, std::size_t queue_max, const Clock& clock)
+    : client_threads_(threads), queue_max_(queue_max), clock_(clock) {
   for (std::int32_t i = 0; i <= threads; ++i) threads_.emplace_back([this] { run(); });
 }
 
@@ -35,8 +42,10 @@ bool WorkPool::submit(std::uint64_t client, std::function<void()> work) {
 
 /// The client whose turn it is, of those that may have one more thread.
 std::deque<std::uint64_t>::iterator WorkPool::next() {
-  return std::ranges::find_if(turns_, [this](std::uint64_t client) {
-    return clients_.find(client)->second.running < client_threads_;
+  const std::int64_t little_us = clock_.now_us() + kQuarter * kLittleUs;
+  return std::ranges::find_if(turns_, [&](std::uint64_t id) {
+    const Client& client = clients_.find(id)->second;
+    return running_ < client_threads_ || (client.running == 0 && client.even_us <= little_us);
   });
 }
 
@@ -53,12 +62,20 @@ void WorkPool::run() {
     taken.queue.pop_front();
     --queued_;
     ++taken.running;
+    ++running_;
     if (!taken.queue.empty()) turns_.push_back(client->first);
     lock.unlock();
+    const std::int64_t began_us = clock_.now_us();
     work();
     work = {};
+    const std::int64_t now_us = clock_.now_us();
     lock.lock();
-    if (--taken.running == 0 && taken.queue.empty()) clients_.erase(client);
+    --taken.running;
+    --running_;
+    taken.even_us = std::max(taken.even_us, began_us) + kQuarter * (now_us - began_us);
+    std::erase_if(clients_, [&](const auto& one) {
+      return one.second.running == 0 && one.second.queue.empty() && one.second.even_us <= now_us;
+    });
   }
 }
 

@@ -2,6 +2,7 @@
 // What one API key sees and does of another's requests: nothing.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <future>
@@ -15,6 +16,7 @@
 
 #include "client.h"
 #include "server/client_address.h"
+#include "server/request_log.h"
 #include "server/work_pool.h"
 #include "tests/support/temporary_directory.h"
 #include "tiny_server.h"
@@ -163,9 +165,36 @@ TEST(ClientAddress, IsNeverThatOfBatches) {
   EXPECT_EQ(client_of_address(bytes), network);
   bytes[7] = 1;
   EXPECT_NE(client_of_address(bytes), network);
+  std::array<std::uint8_t, 16> link{0xfe, 0x80};
+  link[15] = 1;
+  const std::uint64_t host = client_of_address(link);
+  link[15] = 2;
+  EXPECT_NE(client_of_address(link), host) << "all of a link have the same network";
+  link = {0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0xfe, 0x80};
+  EXPECT_NE(client_of_address(link), 0U);
   EXPECT_NE(client_of_address(std::array<std::uint8_t, 4>{}), 0U);
   EXPECT_NE(client_of_address(std::array<std::uint8_t, 16>{}), 0U);
 }
+
+TEST(RequestLog, ForgetsOfTheOwnerThatHasMost) {
+  RequestLog log;
+  const auto add = [&](const std::string& owner, const std::string& id) {
+    log.add({.id = id, .owner = owner});
+  };
+  add("mine", "first");
+  for (int i = 0; i < 500; ++i) add("other", std::to_string(i));
+  std::vector<EndedRequest> rows = log.rows();
+  EXPECT_EQ(rows.size(), RequestLog::kRowsMax);
+  EXPECT_EQ(rows.front().id, "499");
+  EXPECT_EQ(rows.back().id, "first");
+  for (int i = 0; i < 500; ++i) add("mine", std::to_string(i));
+  rows = log.rows();
+  EXPECT_EQ(rows.size(), RequestLog::kRowsMax);
+  EXPECT_EQ(std::ranges::count(rows, "mine", &EndedRequest::owner), 100);
+  EXPECT_EQ(rows.back().owner, "other");
+}
+
+const SteadyClock kSteady;
 
 TEST(WorkPool, ClientsTakeTurns) {
   std::promise<void> begin;
@@ -174,7 +203,7 @@ TEST(WorkPool, ClientsTakeTurns) {
   std::vector<int> order;
   std::promise<void> done;
   {
-    WorkPool pool(1, 100);
+    WorkPool pool(1, 100, kSteady);
     for (const std::uint64_t client : {1U, 4U})  // one for each thread
       ASSERT_TRUE(pool.submit(client, [&] { begun.wait(); }));
     const auto note = [&](int client) {
@@ -202,7 +231,7 @@ TEST(WorkPool, OneClientNeverHasAllThreads) {
   std::promise<void> running;
   std::promise<void> begin;
   const std::shared_future<void> begun = begin.get_future().share();
-  WorkPool pool(1, 100);
+  WorkPool pool(1, 100, kSteady);
   ASSERT_TRUE(pool.submit(1, [&running, begun] {
     running.set_value();
     begun.wait();
@@ -217,10 +246,43 @@ TEST(WorkPool, OneClientNeverHasAllThreads) {
   other.wait();
 }
 
+TEST(WorkPool, ClientsThatUseMuchNeverHaveAllThreadsTogether) {
+  struct SetClock final : Clock {
+    std::atomic<std::int64_t> us{1};
+    std::int64_t now_us() const override { return us; }
+  } clock;
+  std::promise<void> begin;
+  const std::shared_future<void> begun = begin.get_future().share();
+  WorkPool pool(2, 100, clock);
+  for (const std::uint64_t client : {1U, 2U}) {
+    std::promise<void> used;
+    ASSERT_TRUE(pool.submit(client, [&] {
+      clock.us += 1'000'000;
+      used.set_value();
+    }));
+    used.get_future().wait();
+  }
+  std::atomic<int> running{0};
+  const auto submit = [&](std::uint64_t client) {
+    return pool.submit(client, [&running, begun] {
+      ++running;
+      begun.wait();
+    });
+  };
+  for (int i = 0; i < 3; ++i)
+    for (const std::uint64_t client : {1U, 2U}) ASSERT_TRUE(submit(client));
+  std::promise<void> ran;
+  std::future<void> other = ran.get_future();
+  ASSERT_TRUE(pool.submit(3, [&] { ran.set_value(); }));
+  EXPECT_EQ(other.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  EXPECT_LE(running, 2);
+  begin.set_value();
+}
+
 TEST(WorkPool, OneClientLeavesRoomForOthers) {
   std::promise<void> begin;
   std::promise<void> running;
-  WorkPool pool(1, 100);
+  WorkPool pool(1, 100, kSteady);
   ASSERT_TRUE(pool.submit(1, [&] {
     running.set_value();
     begin.get_future().wait();
