@@ -4,6 +4,7 @@
 // follows the last event.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/client_shares.h"
 #include "engine/request.h"
 
 namespace koho {
@@ -79,6 +81,9 @@ class OutputStream : public std::enable_shared_from_this<OutputStream> {
   bool closed() const;
   std::size_t capacity() const { return ring_.size(); }
 
+  /// What the request takes of the engine's places, given back by close(). Set before the request
+  /// is live.
+  std::array<ClientShare, 2> places{};
   /// The first cancel sets it; later ones change nothing. Threads: any.
   std::atomic<bool> cancel_requested = false;
   /// The engine's name for the request while it is live, else -1. The engine's thread only.

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "server/client_shares.h"
+#include "engine/client_shares.h"
 
 namespace koho::server {
 
