@@ -16,9 +16,6 @@
 namespace koho {
 namespace {
 
-/// A character of a string that JSON writes without an escape.
-constexpr std::string_view kPlain = R"([^"\\\x00-\x1f])";
-
 /// Whether a class has more than one character: \d, \p{L}.
 bool is_set(std::string_view item) {
   return item.size() > 1 && item[0] == '\\' &&
@@ -39,7 +36,7 @@ std::size_t character_bytes(std::string_view text) {
 class Rewriter {
  public:
   Rewriter(std::string_view pattern, bool json_string, PatternRewriter::Properties& known)
-      : rest_(pattern), json_string_(json_string), any_(json_string), known_(known) {}
+      : rest_(pattern), json_string_(json_string), known_(known) {}
 
   Result<std::string> run() {
     const bool anchored = rest_.starts_with('^');
@@ -48,7 +45,7 @@ class Rewriter {
       const std::size_t end = rest_.find_first_not_of("is", 2);
       if (end != std::string_view::npos && end > 2 && rest_[end] == ')') {
         ignore_case_ = rest_.substr(2, end - 2).find('i') != std::string_view::npos;
-        any_ = any_ || rest_.substr(2, end - 2).find('s') != std::string_view::npos;
+        any_ = rest_.substr(2, end - 2).find('s') != std::string_view::npos;
         rest_.remove_prefix(end + 1);
       }
     }
@@ -63,12 +60,18 @@ class Rewriter {
     if (c == '\\') return escape();
     if (in_class_) {
       in_class_ = false;
+    } else if (rest_.starts_with(R"([\s\S])") || rest_.starts_with(R"([\S\s])")) {
+      take(6);  // all characters
+      return {};
     } else if (c == '[') {
       in_class_ = true;
       negated_ = rest_.starts_with("[^");
       take(negated_ ? 2 : 1);
-      if (rest_.starts_with(']')) take(1);
-      return {};
+      if (!rest_.starts_with(']')) return {};
+      return refused(kInvalidGrammar,
+                     fmt::format("\"{}]\" means different things in different dialects: write \\] "
+                                 "for the bracket, [\\s\\S] for any character",
+                                 negated_ ? "[^" : "["));
     } else if (c == ']') {
       out_ += '\\';  // xgrammar's automata know no other for the character
     } else if (c == '(') {
@@ -76,7 +79,7 @@ class Rewriter {
     } else if (c == '*' || c == '+' || c == '?' || c == '{') {
       return repetition();
     } else if (c == '.' && !any_) {
-      out_ += "[^\\n\\r]";
+      out_ += kAnyOfALine;
       rest_.remove_prefix(1);
       return {};
     } else if (ignore_case_ && std::isalpha(static_cast<unsigned char>(c)) != 0) {
@@ -169,7 +172,16 @@ class Rewriter {
       }
     }
     // The second of [\d--9] is the end of no range, and the beginning of none.
-    for (int i = 0; i < 2 && rest_.starts_with('-') && !rest_.starts_with("-]"); ++i) take_hyphen();
+    int hyphens = 0;
+    for (; hyphens < 2 && rest_.starts_with('-') && !rest_.starts_with("-]"); ++hyphens)
+      take_hyphen();
+    const std::string_view after = rest_.substr(character_bytes(rest_));
+    if (set && hyphens == 1 && rest_[0] != ']' && !is_set(rest_) && after.size() > 1 &&
+        after[0] == '-' && after[1] != ']')
+      return refused(kInvalidGrammar,
+                     fmt::format("\"-{}-\" behind a set means different things in different "
+                                 "dialects: write the hyphen first, as in [-\\da-z]",
+                                 rest_.substr(0, character_bytes(rest_))));
     return {};
   }
 
@@ -299,9 +311,16 @@ class Rewriter {
       return refused(kUnsupportedSchema,
                      "\\P{…} is not supported: list the characters that may come, as in [0-9 ]");
     if (kind == 'p') return property();
-    if (kind == 's' && json_string_) {
+    if (kind == 's' && json_string_ && !(in_class_ && negated_)) {
       rest_.remove_prefix(2);
       out_ += ' ';
+      return {};
+    }
+    if (kind == 'W' && ignore_case_ && !(in_class_ && negated_)) {
+      // Without the other cases of "s" and "k".
+      rest_.remove_prefix(2);
+      out_ += in_class_ ? R"(\u0000-/:-@\[-\^`{-\u017e\u0180-\u2129\u212b-\u{10ffff})"
+                        : R"([^\w\u017f\u212a])";
       return {};
     }
     if (is_set(rest_)) {
@@ -399,7 +418,7 @@ class Rewriter {
 
   std::string_view rest_;
   bool json_string_;
-  bool any_;  // "." stands for ends of lines, too: a string has none
+  bool any_ = false;  // "." stands for ends of lines, too
   PatternRewriter::Properties& known_;
   std::string out_;
   bool ignore_case_ = false;
@@ -407,81 +426,10 @@ class Rewriter {
   bool negated_ = false;  // the class
 };
 
-bool is_plain_word(std::string_view word) {
-  return !word.empty() && std::ranges::all_of(word, [](char c) {
-    return c >= ' ' && c < '\x7f' &&
-           std::string_view("\"\\^$.|?*+()[]{}").find(c) == std::string_view::npos;
-  });
-}
-
-/// "^(?!a|b$).*$" as an expression without look-ahead; nullopt: it has another form.
-std::optional<std::string> without_lookahead(std::string_view pattern) {
-  constexpr std::string_view kBegin = "^(?!";
-  if (!pattern.starts_with(kBegin)) return std::nullopt;
-  pattern.remove_prefix(kBegin.size());
-  const std::size_t close = pattern.rfind(')');
-  if (close == std::string_view::npos) return std::nullopt;
-  std::string_view rest = pattern.substr(close + 1);
-  std::string_view list = pattern.substr(0, close);
-  if (rest.ends_with('$')) rest.remove_suffix(1);
-  if (rest != ".*" && rest != ".+") return std::nullopt;
-  const bool whole = list.ends_with('$');
-  if (whole) list.remove_suffix(1);
-  if (list.starts_with("(?:") && list.ends_with(')')) list = list.substr(3, list.size() - 4);
-  std::vector<std::string> words;
-  while (true) {
-    const std::size_t end = std::min(list.find('|'), list.size());
-    std::string_view word = list.substr(0, end);
-    if (whole && word.ends_with('$')) word.remove_suffix(1);
-    if (!is_plain_word(word)) return std::nullopt;
-    words.emplace_back(word);
-    if (end == list.size()) break;
-    list.remove_prefix(end + 1);
-  }
-  // (?!a|b$) excludes what begins with "a", too: that is more than whole words.
-  if (whole && words.size() > 1 && pattern.substr(0, close).find("$|") == std::string_view::npos &&
-      !pattern.starts_with("(?:"))
-    return std::nullopt;
-  return "^" + pattern_without(words, !whole, rest == ".*") + "$";
-}
-
-/// What may follow a prefix of words that are cut behind it; `empty`: nothing may, too, unless one
-/// of them ends there. Empty: no text may follow.
-std::string excluded_below(const std::vector<std::string_view>& words, bool prefixes, bool empty) {
-  std::map<char, std::vector<std::string_view>> next;
-  bool is_word = false;
-  for (const std::string_view word : words) {
-    if (word.empty()) {
-      is_word = true;
-    } else {
-      next[word.front()].push_back(word.substr(1));
-    }
-  }
-  if (is_word && prefixes) return {};  // nothing behind it is allowed
-  std::string others;
-  for (const auto& [c, rest] : next) append_of_class(others, static_cast<unsigned char>(c));
-  std::string out = fmt::format(R"(([^{}"\\\x00-\x1f]{}*)", others, kPlain);
-  for (const auto& [c, rest] : next) {
-    const std::string below = excluded_below(rest, prefixes, true);
-    if (below.empty()) continue;
-    out += '|';
-    if (std::ispunct(static_cast<unsigned char>(c)) != 0) out += '\\';
-    out += c;
-    out += below;
-  }
-  out += ')';
-  if (!is_word && empty) out += '?';
-  return out;
-}
-
 }  // namespace
 
-std::string pattern_without(std::span<const std::string> words, bool prefixes, bool empty) {
-  return excluded_below({words.begin(), words.end()}, prefixes, empty);
-}
-
 Result<std::string> PatternRewriter::rewrite(std::string_view pattern, bool json_string) {
-  if (std::optional<std::string> made = without_lookahead(pattern)) return *std::move(made);
+  if (std::optional<std::string> made = pattern_without_lookahead(pattern)) return *std::move(made);
   return Rewriter(pattern, json_string, properties_).run();
 }
 

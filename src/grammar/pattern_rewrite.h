@@ -26,7 +26,8 @@ class PatternRewriter {
   ///     the property do not match);
   ///   ^(?!a|b) before ".*" or ".+": the strings that do not begin with a word; with $ behind the
   ///     words: that are none of them;
-  ///   \s of a `json_string`: a space, as all other white space would be an escape there.
+  ///   \s of a `json_string`: a space, as all other white space would be an escape there;
+  ///   ".": no end of a line, of ECMA-262's four (but behind (?s)).
   /// Errors: unsupported_schema with what to write instead: other look-around, \P{…}, a property
   /// that Unicode does not have, (?i) with other letters.
   Result<std::string> rewrite(std::string_view pattern, bool json_string);
@@ -35,9 +36,13 @@ class PatternRewriter {
   Properties properties_;
 };
 
-/// An expression for all strings, without quotation marks, backslashes and control characters, that
-/// are none of `words`, or with `prefixes` begin with none; `empty`: the empty string, too.
+/// An expression for all strings that, without quotation marks, backslashes, control characters and
+/// ends of lines, are none of `words`, or with `prefixes` begin with none; `empty`: the empty
+/// string, too.
 /// Requires: each word is non-empty printable ASCII without quotation marks and backslashes.
 std::string pattern_without(std::span<const std::string> words, bool prefixes, bool empty);
+
+/// "^(?!a|b$).*$" as an expression without look-ahead; nullopt: it has another form.
+std::optional<std::string> pattern_without_lookahead(std::string_view pattern);
 
 }  // namespace koho

@@ -34,7 +34,7 @@ std::size_t class_end(std::string_view pattern) {
 /// "[\n]" one that a counted string cannot have.
 bool has_character(std::string_view one_class) {
   const bool negated = one_class.starts_with("[^");
-  if (one_class[0] != '[') return true;
+  if (one_class[0] != '[' || one_class == kAnyOfALine) return true;
   one_class = one_class.substr(negated ? 2 : 1, one_class.size() - (negated ? 3 : 2));
   bool has_plain = false;
   for (std::size_t i = 0; i < one_class.size(); ++i) {

@@ -40,6 +40,9 @@ struct LengthPlan {
   std::optional<LengthBounds> whole;  // not JSON: bounds of the whole text
 };
 
+/// "." of a regular expression: ECMA-262's four ends of lines are no such character.
+inline constexpr std::string_view kAnyOfALine = R"([^\n\r\u2028\u2029])";
+
 /// Splits a regular expression that ends in one character class within bounds, after characters
 /// without ("^[a-z][a-z0-9]{0,63}$"), into the same without bounds ("^[a-z][a-z0-9]*$") and the
 /// bounds of the whole. nullopt for any other expression.

@@ -30,6 +30,17 @@ bool is_hexadecimal(char c) {
   return std::isxdigit(static_cast<unsigned char>(c)) != 0;
 }
 
+/// A character of a rule's name.
+bool is_name(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '.';
+}
+
+/// Whether xgrammar, not GBNF, reads a regular expression here, by other rules than ours.
+bool is_expression(std::string_view text) {
+  constexpr std::string_view kName = "Regex";
+  return text.starts_with(kName) && (text.size() == kName.size() || !is_name(text[kName.size()]));
+}
+
 }  // namespace
 
 Status check_text(std::string_view name, std::string_view text, const GrammarLimits& limits) {
@@ -52,6 +63,10 @@ Status check_grammar_escapes(std::string_view text) {
     const char c = text[i];
     if (inside == 0) {
       inside = c == '"' ? '"' : c == '[' ? ']' : c == '#' ? '\n' : '\0';
+      if (is_name(c) && (i == 0 || !is_name(text[i - 1])) && is_expression(text.substr(i)))
+        return refused(kInvalidGrammar,
+                       "Regex(…) is not supported: write rules, or the expression as the request's "
+                       "regex");
     } else if (c == inside) {
       inside = 0;
     } else if (c == '\\' && inside != '\n') {

@@ -15,7 +15,7 @@ namespace koho {
 Status check_text(std::string_view name, std::string_view text, const GrammarLimits& limits);
 
 /// Refuses escapes of an EBNF grammar that are half of a UTF-16 pair, or of which GBNF reads two
-/// digits and xgrammar more. Errors: invalid_grammar.
+/// digits and xgrammar more, and xgrammar's Regex(…). Errors: invalid_grammar.
 Status check_grammar_escapes(std::string_view text);
 
 }  // namespace koho

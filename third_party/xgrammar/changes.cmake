@@ -442,7 +442,15 @@ static std::optional<std::string> AutomatonGrammar(const std::string& regex) {
   constexpr int kRepetitionsMax = 128;
   std::string grammar = "root ::= Regex(\"";
   int number = 0;
-  for (char c : regex) {
+  for (size_t i = 0; i < regex.size(); ++i) {
+    const char c = regex[i];
+    if (c == 'u' && i > 0 && regex[i - 1] == '\\' && regex.size() - i > 4 &&
+        std::all_of(&regex[i + 1], &regex[i + 1] + 4, [](unsigned char digit) { return std::isxdigit(digit); })) {
+      grammar += regex.substr(i, 5);  // \uHHHH repeats nothing
+      i += 4;
+      number = 0;
+      continue;
+    }
     number = std::isdigit(static_cast<unsigned char>(c)) ? number * 10 + (c - '0') : 0;
     if (c < ' ' || c > '~' || number > kRepetitionsMax) return std::nullopt;
     if (c == '"' || c == '\\') grammar += '\\';
@@ -555,6 +563,110 @@ change(grammar_functor.cc 2 [==[
 change(grammar_functor.cc 1 "    if (can_be_hashed) {
 " "    if (can_be_hashed && false) {
 ")
+
+# White space differs by dialect: ECMA-262 has U+FEFF, Python's re U+001C to U+001F, and both have U+0085 or not. \s is that of ASCII,
+# which all have, and what excludes it, \S and [^\s], excludes what any of them has; [\s\S] is all characters.
+change(fsm_builder.cc 1 [==[
+struct RegexEscapeItem {
+]==] [==[
+const std::vector<CodepointRange> kSpace = {{0x09, 0x0D}, {' ', ' '}};
+const std::vector<CodepointRange> kSpaceOfAnyDialect = {
+    {0x09, 0x0D}, {0x1C, 0x20}, {0x85, 0x85}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A},
+    {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+
+struct RegexEscapeItem {
+]==])
+change(fsm_builder.cc 1 "ParseRegexEscape(const std::string& regex, size_t* pos, bool in_class) {"
+       "ParseRegexEscape(const std::string& regex, size_t* pos, bool in_class, bool excluded = false) {")
+change(fsm_builder.cc 1 [==[
+    case 's':
+      item.ranges = {{0x09, 0x0D}, {' ', ' '}};
+      return ResultOk(std::move(item));
+    case 'S':
+      item.ranges = {{0x09, 0x0D}, {' ', ' '}};
+]==] [==[
+    case 's':
+      item.ranges = excluded ? kSpaceOfAnyDialect : kSpace;
+      return ResultOk(std::move(item));
+    case 'S':
+      item.ranges = excluded ? kSpace : kSpaceOfAnyDialect;
+]==])
+change(fsm_builder.cc 1 "      return ParseRegexEscape(regex, &pos, /*in_class=*/true);
+" "      (regex[pos + 1] == 's' ? has_space : has_no_space) |= regex[pos + 1] == 's' || regex[pos + 1] == 'S';
+      return ParseRegexEscape(regex, &pos, /*in_class=*/true, negated);
+")
+change(fsm_builder.cc 1 [==[
+  // Parse one class unit: an escape sequence or a literal (possibly multi-byte) character.
+]==] [==[
+  bool has_space = false;
+  bool has_no_space = false;
+  // Parse one class unit: an escape sequence or a literal (possibly multi-byte) character.
+]==])
+change(fsm_builder.cc 1 [==[
+  if (case_insensitive) {
+    FoldAsciiCaseRanges(&ranges);
+  }
+  NormalizeRanges(&ranges);
+  if (negated) {
+]==] [==[
+  if (has_space && has_no_space) ranges.push_back({0, kMaxCodepoint});
+  if (case_insensitive) {
+    FoldAsciiCaseRanges(&ranges);
+  }
+  NormalizeRanges(&ranges);
+  if (negated) {
+]==])
+change(regex_converter.cc 1 [==[
+std::string RegexConverter::HandleEscapeInCharClass() {
+]==] [==[
+static const char kSpace[] = R"(\t-\r\u0020)";
+static const char kNoSpace[] = R"(\x00-\x08\x0E-\x1F\x21-\U0010FFFF)";
+static const char kSpaceOfAnyDialect[] =
+    R"(\t-\r\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff)";
+static const char kNoSpaceOfAnyDialect[] =
+    R"(\x00-\x08\x0E-\x1B\x21-\u0084\u0086-\u009f\u00a1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e\u2030-\u205e\u2060-\u2fff\u3001-\ufefe\uff00-\U0010FFFF)";
+
+std::string RegexConverter::HandleEscapeInCharClass(bool excluded) {
+]==])
+change(regex_converter.cc 1 "  std::string HandleEscapeInCharClass();" "  std::string HandleEscapeInCharClass(bool excluded);")
+change(regex_converter.cc 1 "      char_class += HandleEscapeInCharClass();
+" "      if (current_[1] == 's' || current_[1] == 'S') sets += static_cast<char>(current_[1]);
+      char_class += HandleEscapeInCharClass(char_class.rfind(\"[^\", 0) == 0);
+")
+change(regex_converter.cc 1 [==[
+    RaiseError("Empty character class is not allowed in regex.");
+  }
+]==] [==[
+    RaiseError("Empty character class is not allowed in regex.");
+  }
+  std::string sets;
+]==])
+change(regex_converter.cc 1 [==[
+  char_class += ']';
+]==] [==[
+  if (sets.find('s') != sets.npos && sets.find('S') != sets.npos) char_class += R"(\x00-\U0010FFFF)";
+  char_class += ']';
+]==])
+change(regex_converter.cc 1 [==[
+    return R"(\f\n\r\t\v\u0020\u00a0)";
+]==] [==[
+    return excluded ? kSpaceOfAnyDialect : kSpace;
+]==])
+change(regex_converter.cc 1 [==[
+    return R"(\x00-\x08\x0E-\x1F\x21-\x9F\xA1-\U0010FFFF)";
+]==] [==[
+    return excluded ? kNoSpace : kNoSpaceOfAnyDialect;
+]==])
+change(regex_converter.cc 1 [==[
+    return R"([\f\n\r\t\v\u0020\u00a0])";
+]==] [==[
+    return std::string("[") + kSpace + "]";
+]==])
+change(regex_converter.cc 1 [==[
+    return R"([^\f\n\r\t\v\u0020\u00a0])";
+]==] [==[
+    return std::string("[^") + kSpaceOfAnyDialect + "]";
+]==])
 
 compile_changed(earley_parser.cc)
 compile_changed(regex_converter.cc)
