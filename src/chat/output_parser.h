@@ -164,6 +164,7 @@ class OutputParser {
   std::string call_name_;
   std::unordered_set<std::string> keys_;  // of the current call
   TypeSet value_types_ = TypeSet::kAny;
+  std::string value_key_;
   bool value_is_repeated_ = false;  // the call already has this key: drop the value
   std::size_t num_calls_ = 0;
   std::size_t num_complete_calls_ = 0;

@@ -235,6 +235,7 @@ void OutputParser::open_value(std::vector<OutputEvent>& out) {
     return;
   }
   value_types_ = options_.tools->argument_types(call_name_, key);
+  value_key_ = key;
   std::string text = first ? "{" : ", ";
   append_json_string(text, key);
   text += ": ";
@@ -255,9 +256,14 @@ void OutputParser::value_text(std::string_view text, std::vector<OutputEvent>& o
 
 void OutputParser::close_value(std::vector<OutputEvent>& out) {
   pending_.clear();
-  if (!value_is_repeated_)
+  if (!value_is_repeated_) {
+    const auto allows = [&](const Json& value) {
+      return options_.tools->allows(call_name_, value_key_, value);
+    };
     emit(OutputEvent::Kind::call_arguments,
-         value_types_ == TypeSet::string ? "\"" : value_to_json(buffer_, value_types_), out);
+         value_types_ == TypeSet::string ? "\"" : value_to_json(buffer_, value_types_, allows),
+         out);
+  }
   buffer_.clear();
 }
 

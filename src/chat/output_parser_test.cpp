@@ -60,6 +60,21 @@ TEST(OutputParser, SendsANumberWhenItIsComplete) {
                                       "arguments:12} end:"}));
 }
 
+TEST(OutputParser, SendsAStringWhereANumberIsNotAllowed) {
+  OutputParserOptions options = with_tools();
+  options.tools = std::make_shared<const ToolSchemas>(
+      parse_json(R"([{"name":"f","parameters":{"properties":{"a":{"oneOf":[
+          {"enum":["1","2"]},{"type":"integer","minimum":5}]}}}}])")
+          ->items);
+  for (const auto& [text, value] : {std::pair{"1", "\"1\""}, std::pair{"5", "5"}}) {
+    OutputParser parser(options);
+    EXPECT_EQ(stream(parser, {"<tool_call>f<arg_key>a</arg_key><arg_value>", text,
+                              "</arg_value></tool_call>"}),
+              (std::vector<std::string>{"begin:f arguments:{\"a\": ", "",
+                                        std::string("arguments:") + value + "} end:"}));
+  }
+}
+
 TEST(OutputParser, SendsAZeroArgumentCallAtItsEnd) {
   OutputParser parser(with_tools());
   EXPECT_EQ(stream(parser, {"<tool_call>write", "_all", "</tool_call>"}),

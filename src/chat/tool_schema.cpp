@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Derives types from type, enum, const, nullable, anyOf, oneOf, allOf and local $ref. A schema may
-// be recursive, so a walk visits at most kNodesMax nodes; nodes beyond count as any type.
+// Derives types from type, enum, const, nullable, anyOf, oneOf, allOf and local $ref, and checks
+// values by them, by bounds, items and members. A schema may be recursive, so a walk visits at most
+// kNodesMax nodes; nodes beyond count as any type, and allow every value.
 #include "chat/tool_schema.h"
 
 #include <algorithm>
@@ -29,6 +30,49 @@ TypeSet named_type(const Json& name) {
   for (const auto& [known, types] : kNames)
     if (name.is_string() && name.text == known) return types;
   return TypeSet::kAny;
+}
+
+/// Whether two values are equal: 1 and 1.0 are.
+bool equal(const Json& a, const Json& b) {
+  if (a.is_number() && b.is_number()) return a.text == b.text || a.as_number() == b.as_number();
+  if (a.kind != b.kind || a.boolean != b.boolean || a.text != b.text) return false;
+  if (!a.is_object()) return std::ranges::equal(a.items, b.items, equal);
+  if (a.keys.size() != b.keys.size()) return false;
+  for (std::size_t i = 0; i < a.keys.size(); ++i)
+    if (const Json* other = b.find(a.keys[i]); other == nullptr || !equal(a.items[i], *other))
+      return false;
+  return true;
+}
+
+std::size_t num_characters(std::string_view text) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
+}
+
+/// Whether `size` is within the bounds of that name in `schema`.
+bool within(const Json& schema, std::string_view least, std::string_view most, double size) {
+  const Json* low = schema.find(least);
+  const Json* high = schema.find(most);
+  return (low == nullptr || size >= low->as_number().value_or(size)) &&
+         (high == nullptr || size <= high->as_number().value_or(size));
+}
+
+/// Bounds of a number; one that doubles do not tell from a bound is within it.
+bool number_fits(const Json& schema, const Json& number) {
+  const std::optional<double> value = number.as_number();
+  if (!value) return true;
+  const bool exact = std::abs(*value) < 0x1p53;
+  if (!within(schema, "minimum", "maximum", *value)) return false;
+  if (const Json* low = schema.find("exclusiveMinimum");
+      low != nullptr && exact && low->as_number() && *value <= *low->as_number())
+    return false;
+  if (const Json* high = schema.find("exclusiveMaximum");
+      high != nullptr && exact && high->as_number() && *value >= *high->as_number())
+    return false;
+  const Json* step = schema.find("multipleOf");
+  const std::optional<std::int64_t> divisor = step == nullptr ? std::nullopt : step->as_integer();
+  return !divisor || *divisor <= 0 || !exact ||
+         std::fmod(*value, static_cast<double>(*divisor)) == 0;
 }
 
 /// One walk over the parameters of a tool.
@@ -70,8 +114,70 @@ class Walk {
                           : result;  // a contradictory schema restricts nothing
   }
 
+  /// Whether `value` is valid. Keywords that it does not know allow it.
+  bool allows(const Json& schema, const Json& value, int depth = 0) {
+    if (schema.kind == Json::Kind::boolean) return schema.boolean;
+    if (!schema.is_object() || !visit(depth)) return true;
+    if ((own_types(schema) & type_of(value)).empty()) return false;
+    if (const Json* one = schema.find("const"); one != nullptr && !equal(*one, value)) return false;
+    if (const Json* list = schema.find("enum");
+        list != nullptr && list->is_array() &&
+        std::ranges::none_of(list->items, [&](const Json& one) { return equal(one, value); }))
+      return false;
+    if (value.is_number() && !number_fits(schema, value)) return false;
+    if (value.is_string() &&
+        !within(schema, "minLength", "maxLength", static_cast<double>(num_characters(value.text))))
+      return false;
+    if (value.is_array() && !items_fit(schema, value, depth)) return false;
+    if (value.is_object() && !members_fit(schema, value, depth)) return false;
+    return choices_allow(schema, value, depth);
+  }
+
  private:
   bool visit(int depth) { return depth < kRefDepthMax && ++num_visited_ < kNodesMax; }
+
+  bool choices_allow(const Json& schema, const Json& value, int depth) {
+    const auto allowed = [&](const Json& part) { return allows(part, value, depth + 1); };
+    if (const Json* target = reference(schema); target != nullptr && !allowed(*target))
+      return false;
+    for (const std::string_view combiner : {"anyOf", "oneOf"})
+      if (const Json* parts = schema.find(combiner);
+          parts != nullptr && parts->is_array() && std::ranges::none_of(parts->items, allowed))
+        return false;
+    const Json* all = schema.find("allOf");
+    return all == nullptr || !all->is_array() || std::ranges::all_of(all->items, allowed);
+  }
+
+  bool items_fit(const Json& schema, const Json& value, int depth) {
+    if (!within(schema, "minItems", "maxItems", static_cast<double>(value.items.size())))
+      return false;
+    const Json* first = schema.find("prefixItems");
+    const Json* others = schema.find("items");
+    if (others != nullptr && others->is_array()) first = std::exchange(others, nullptr);
+    const std::size_t num_first = first == nullptr ? 0 : first->items.size();
+    for (std::size_t i = 0; i < value.items.size(); ++i) {
+      const Json* item = i < num_first ? &first->items[i] : others;
+      if (item != nullptr && !allows(*item, value.items[i], depth + 1)) return false;
+    }
+    return true;
+  }
+
+  bool members_fit(const Json& schema, const Json& value, int depth) {
+    if (!within(schema, "minProperties", "maxProperties", static_cast<double>(value.keys.size())))
+      return false;
+    if (const Json* names = schema.find("required"); names != nullptr && names->is_array())
+      for (const Json& name : names->items)
+        if (name.is_string() && value.find(name.text) == nullptr) return false;
+    const Json* declared = schema.find("properties");
+    const bool closed = schema.find("patternProperties") == nullptr;
+    const Json* others = closed ? schema.find("additionalProperties") : nullptr;
+    for (std::size_t i = 0; i < value.keys.size(); ++i) {
+      const Json* member = declared == nullptr ? nullptr : declared->find(value.keys[i]);
+      if (member == nullptr) member = others;
+      if (member != nullptr && !allows(*member, value.items[i], depth + 1)) return false;
+    }
+    return true;
+  }
 
   static TypeSet own_types(const Json& schema) {
     TypeSet result = TypeSet::kAny;
@@ -168,6 +274,16 @@ std::string_view ToolSchemas::name_at_start(std::string_view text) const {
   for (const Tool& tool : tools_)
     if (text.starts_with(tool.name) && tool.name.size() > longest.size()) longest = tool.name;
   return longest;
+}
+
+bool ToolSchemas::allows(std::string_view tool, std::string_view key, const Json& value) const {
+  for (const Tool& one : tools_) {
+    if (one.name != tool) continue;
+    Walk walk(one.parameters);
+    const Json* schema = walk.property(one.parameters, key);
+    return schema == nullptr || walk.allows(*schema, value);
+  }
+  return true;
 }
 
 TypeSet ToolSchemas::argument_types(std::string_view tool, std::string_view key) const {

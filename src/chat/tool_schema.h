@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The types of tool arguments. GLM writes the value of an argument as text without a type, so the
-// type must come from the JSON schema of the request's tool. Reads types only and validates
-// nothing.
+// type must come from the JSON schema of the request's tool.
 #pragma once
 
 #include <cstdint>
@@ -61,6 +60,9 @@ class ToolSchemas {
   std::string_view name_at_start(std::string_view text) const;
   /// The types that the schema of `tool` allows for the argument `key`; any if it declares none.
   TypeSet argument_types(std::string_view tool, std::string_view key) const;
+  /// Whether that schema allows `value`, as far as it reads: types, lists, bounds, items, members
+  /// and choices of these; true if `tool` does not declare the argument.
+  bool allows(std::string_view tool, std::string_view key, const Json& value) const;
 
  private:
   struct Tool {

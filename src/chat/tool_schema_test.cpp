@@ -2,6 +2,7 @@
 #include "chat/tool_schema.h"
 
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -31,6 +32,62 @@ TEST(ToolSchemas, FindsTheLongestName) {
   EXPECT_EQ(tools.name_at_start("ge"), "");
   EXPECT_FALSE(tools.has(""));
   EXPECT_TRUE(ToolSchemas(parse_json("[3,{}]")->items).empty());
+}
+
+TEST(ToolSchemas, AllowsWhatASchemaDoes) {
+  struct Case {
+    const char* schema;
+    std::vector<const char*> valid;
+    std::vector<const char*> invalid;
+  };
+  const Case cases[] = {
+      {"{}", {"1", "null", "[[]]"}, {}},
+      {"true", {"1"}, {}},
+      {"false", {}, {"1"}},
+      {R"({"type":["string","integer"],"minimum":5,"exclusiveMaximum":8})",
+       {"5", "7.0", "\"1\""},
+       {"4", "8", "5.5", "true"}},
+      {R"({"type":"integer","multipleOf":3})", {"0", "-9"}, {"4"}},
+      {R"({"enum":["7",5,[1,{"a":null}]]})", {"5.0", "\"7\"", R"([1,{"a":null}])"}, {"7", "[1]"}},
+      {R"({"const":{"a":1,"b":2}})", {R"({"b":2,"a":1.0})"}, {R"({"a":1})", "{}"}},
+      {R"({"type":"string","minLength":2,"maxLength":2})", {"\"éa\""}, {"\"é\"", "\"abc\""}},
+      {R"({"type":"array","items":{"type":"string"},"minItems":1})",
+       {R"(["a"])"},
+       {"[]", "[1]", R"(["a",null])"}},
+      {R"({"type":"array","prefixItems":[{"const":1}],"items":false})",
+       {"[]", "[1]"},
+       {"[2]", "[1,1]"}},
+      {R"({"type":"object","properties":{"a":{"type":"null"}},"required":["a"],
+           "additionalProperties":{"type":"integer"}})",
+       {R"({"a":null})", R"({"a":null,"b":1})"},
+       {"{}", R"({"a":1})", R"({"a":null,"b":"x"})"}},
+      {R"({"oneOf":[{"$ref":"#/$defs/s"},{"type":"integer","minimum":5}]})",
+       {"\"1\"", "5"},
+       {"1", "\"3\"", "null"}},
+      {R"({"allOf":[{"type":"integer"},{"maximum":3}]})", {"3"}, {"4"}},
+      {R"({"type":"number","minimum":9007199254740993})", {"9007199254740992"}, {"1"}},
+  };
+  for (const Case& one : cases) {
+    const ToolSchemas tools({*parse_json(
+        R"({"name":"f","parameters":{"$defs":{"s":{"enum":["1","2"]}},"properties":{"x":)" +
+        std::string(one.schema) + "}}}")});
+    for (const char* value : one.valid)
+      EXPECT_TRUE(tools.allows("f", "x", *parse_json(value))) << one.schema << value;
+    for (const char* value : one.invalid)
+      EXPECT_FALSE(tools.allows("f", "x", *parse_json(value))) << one.schema << value;
+    EXPECT_TRUE(tools.allows("f", "y", Json()) && tools.allows("g", "x", Json()));
+  }
+}
+
+/// A strict tool's "1" was the number 1, which its schema does not allow.
+TEST(ToolValue, ATextThatIsNoValidValueIsAString) {
+  const auto five = [](const Json& value) { return value.is_integer() && value.text == "5"; };
+  const TypeSet types = TypeSet(TypeSet::string) | TypeSet::integer;
+  EXPECT_EQ(value_to_json("5", types, five), "5");
+  EXPECT_EQ(value_to_json("1", types, five), "\"1\"");
+  EXPECT_EQ(value_to_json(" 1", types, five), "\" 1\"");
+  EXPECT_EQ(value_to_json("1", types), "1");
+  EXPECT_EQ(value_to_json("1", TypeSet::integer, five), "1");  // no string is allowed
 }
 
 TEST(ToolValue, ReadsPythonLiteralsAndNothingElse) {

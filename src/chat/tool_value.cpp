@@ -210,7 +210,9 @@ std::string integer_text(const Json& number) {
 
 }  // namespace
 
-std::string value_to_json(std::string_view text, TypeSet types) {
+std::string value_to_json(std::string_view text,
+                          TypeSet types,
+                          const std::function<bool(const Json&)>& allows) {
   const std::string_view stripped = python_strip(text);
   std::optional<Json> value;
   if (Result<Json> parsed = parse_json(stripped, kValueDepthMax); parsed.ok()) {
@@ -225,6 +227,8 @@ std::string value_to_json(std::string_view text, TypeSet types) {
         types.has(TypeSet::string) || (found == TypeSet::fraction && types.has(TypeSet::integer));
     return string_instead ? quoted(text) : dump_json(*value);
   }
+  const bool may_be_string = types.has(TypeSet::string) && !types.is_any();
+  if (may_be_string && allows && !allows(*value)) return quoted(text);
   const bool integer_only = found == TypeSet::integer && !types.has(TypeSet::fraction);
   return integer_only ? integer_text(*value) : dump_json(*value);
 }
