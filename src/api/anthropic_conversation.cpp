@@ -325,7 +325,7 @@ Status read_system(const Json& request, std::vector<Message>& messages) {
   return {};
 }
 
-/// {"name", "description", "input_schema"} as the function tool that GLM's template prints.
+/// {"name", "description", "input_schema", "strict"} as the function that GLM's template prints.
 Result<Json> read_tool(const Json& tool, const std::string& field) {
   if (!tool.is_object()) return wrong_kind(field, "an object", &tool);
   if (const Json* type = tool.given("type"); type != nullptr && *type != Json::string("custom"))
@@ -348,6 +348,7 @@ Result<Json> read_tool(const Json& tool, const std::string& field) {
     function.set("description", *description);
   }
   function.set("parameters", *schema);
+  if (const Json* strict = tool.given("strict")) function.set("strict", *strict);
   Json result = Json::object();
   result.set("type", Json::string("function"));
   result.set("function", std::move(function));

@@ -76,6 +76,18 @@ std::string outline(const StreamedEvents& stream) {
   return lines;
 }
 
+TEST(Anthropic, AStrictToolIsStrict) {
+  const std::string tool = R"(, "tools": [{"name": "f", "strict": true, "input_schema":
+      {"type": "object", "properties": {"n": {"type": "integer"}}}}])";
+  const GenerationRequest free = read(tool);
+  ASSERT_TRUE(free.constraint);
+  EXPECT_EQ(free.constraint->calls, Constraint::Calls::when_called);
+  EXPECT_TRUE(free.constraint->tools[0].strict);
+  const GenerationRequest forced = read(tool + R"(, "tool_choice": {"type": "any"})");
+  ASSERT_TRUE(forced.constraint);
+  EXPECT_TRUE(forced.constraint->tools[0].strict);
+}
+
 TEST(Anthropic, AResponseFormatWithToolsIsAUnion) {
   const std::string format =
       R"(, "output_format": {"type": "json_schema", "schema": {"type": "object"}})";
