@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Derives types from type, enum, const, nullable, anyOf, oneOf, allOf and local $ref, and checks
 // values by them, by bounds, items and members. A schema may be recursive, so a walk visits at most
-// kNodesMax nodes; nodes beyond count as any type, and allow every value.
+// kNodesMax nodes, and compares at most kComparedMax values and names; what is beyond counts as any
+// type, and allows every value.
 #include "chat/tool_schema.h"
 
 #include <algorithm>
@@ -16,6 +17,7 @@ namespace {
 
 constexpr int kNodesMax = 1000;  // visited per argument
 constexpr int kRefDepthMax = 32;
+constexpr std::size_t kComparedMax = 65'536;  // some milliseconds
 
 TypeSet named_type(const Json& name) {
   constexpr std::array<std::pair<std::string_view, std::uint8_t>, 7> kNames{{
@@ -30,18 +32,6 @@ TypeSet named_type(const Json& name) {
   for (const auto& [known, types] : kNames)
     if (name.is_string() && name.text == known) return types;
   return TypeSet::kAny;
-}
-
-/// Whether two values are equal: 1 and 1.0 are.
-bool equal(const Json& a, const Json& b) {
-  if (a.is_number() && b.is_number()) return a.text == b.text || a.as_number() == b.as_number();
-  if (a.kind != b.kind || a.boolean != b.boolean || a.text != b.text) return false;
-  if (!a.is_object()) return std::ranges::equal(a.items, b.items, equal);
-  if (a.keys.size() != b.keys.size()) return false;
-  for (std::size_t i = 0; i < a.keys.size(); ++i)
-    if (const Json* other = b.find(a.keys[i]); other == nullptr || !equal(a.items[i], *other))
-      return false;
-  return true;
 }
 
 std::size_t num_characters(std::string_view text) {
@@ -136,6 +126,26 @@ class Walk {
  private:
   bool visit(int depth) { return depth < kRefDepthMax && ++num_visited_ < kNodesMax; }
 
+  /// Counts `values` that are compared. false: enough.
+  bool compare(std::size_t values = 1) {
+    num_compared_ += values;
+    return num_compared_ <= kComparedMax;
+  }
+
+  /// Whether two values are equal: 1 and 1.0 are.
+  bool equal(const Json& a, const Json& b) {
+    if (!compare(1 + b.keys.size() * a.keys.size())) return true;
+    if (a.is_number() && b.is_number()) return a.text == b.text || a.as_number() == b.as_number();
+    if (a.kind != b.kind || a.boolean != b.boolean || a.text != b.text ||
+        a.items.size() != b.items.size())
+      return false;
+    for (std::size_t i = 0; i < a.items.size(); ++i) {
+      const Json* other = a.is_object() ? b.find(a.keys[i]) : &b.items[i];
+      if (other == nullptr || !equal(a.items[i], *other)) return false;
+    }
+    return true;
+  }
+
   bool choices_allow(const Json& schema, const Json& value, int depth) {
     const auto allowed = [&](const Json& part) { return allows(part, value, depth + 1); };
     if (const Json* target = reference(schema); target != nullptr && !allowed(*target))
@@ -166,12 +176,15 @@ class Walk {
     if (!within(schema, "minProperties", "maxProperties", static_cast<double>(value.keys.size())))
       return false;
     if (const Json* names = schema.find("required"); names != nullptr && names->is_array())
-      for (const Json& name : names->items)
+      for (const Json& name : names->items) {
+        if (!compare(value.keys.size())) return true;
         if (name.is_string() && value.find(name.text) == nullptr) return false;
+      }
     const Json* declared = schema.find("properties");
     const bool closed = schema.find("patternProperties") == nullptr;
     const Json* others = closed ? schema.find("additionalProperties") : nullptr;
     for (std::size_t i = 0; i < value.keys.size(); ++i) {
+      if (declared != nullptr && !compare(declared->keys.size())) return true;
       const Json* member = declared == nullptr ? nullptr : declared->find(value.keys[i]);
       if (member == nullptr) member = others;
       if (member != nullptr && !allows(*member, value.items[i], depth + 1)) return false;
@@ -179,7 +192,7 @@ class Walk {
     return true;
   }
 
-  static TypeSet own_types(const Json& schema) {
+  TypeSet own_types(const Json& schema) {
     TypeSet result = TypeSet::kAny;
     if (const Json* type = schema.find("type")) {
       if (type->is_array()) {
@@ -194,7 +207,10 @@ class Walk {
     if (const Json* value = schema.find("const")) result = result & type_of(*value);
     if (const Json* values = schema.find("enum"); values != nullptr && values->is_array()) {
       TypeSet combined = 0;
-      for (const Json& value : values->items) combined = combined | type_of(value);
+      for (const Json& value : values->items) {
+        if (!compare()) return TypeSet::kAny;
+        combined = combined | type_of(value);
+      }
       result = result & combined;
     }
     return result;
@@ -229,6 +245,7 @@ class Walk {
 
   const Json& root_;
   int num_visited_ = 0;
+  std::size_t num_compared_ = 0;
 };
 
 }  // namespace

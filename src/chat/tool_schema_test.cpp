@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/clock.h"
 #include "chat/tool_value.h"
 
 namespace koho::chat {
@@ -77,6 +78,25 @@ TEST(ToolSchemas, AllowsWhatASchemaDoes) {
       EXPECT_FALSE(tools.allows("f", "x", *parse_json(value))) << one.schema << value;
     EXPECT_TRUE(tools.allows("f", "y", Json()) && tools.allows("g", "x", Json()));
   }
+}
+
+/// A list that is read at each of 900 references took seconds.
+TEST(ToolSchemas, AListReadOftenTakesMilliseconds) {
+  std::string list = "\"a\"";
+  for (int i = 0; i < 60'000; ++i) list += "," + std::to_string(i) + ".5";
+  std::string references = R"({"type":"string"})";
+  for (int i = 0; i < 900; ++i) references += R"(,{"$ref":"#/$defs/l"})";
+  const ToolSchemas tools({*parse_json(R"({"name":"f","parameters":{"$defs":{"l":{"enum":[)" +
+                                       list + R"(]}},"properties":{"x":{"anyOf":[)" + references +
+                                       R"(]},"y":{"items":{"$ref":"#/$defs/l"}}}}})")});
+  std::string items = "[60000";
+  for (int i = 0; i < 900; ++i) items += ",59999.5";
+  const Json value = *parse_json(items + "]");
+  const std::int64_t begin = thread_ns();
+  EXPECT_TRUE(tools.argument_types("f", "x").has(TypeSet::string));
+  EXPECT_TRUE(tools.allows("f", "x", *parse_json("1e9")));
+  tools.allows("f", "y", value);
+  EXPECT_LT(thread_ns() - begin, 1'000'000'000);
 }
 
 /// A strict tool's "1" was the number 1, which its schema does not allow.
