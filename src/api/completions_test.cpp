@@ -41,5 +41,17 @@ TEST(CompletionLogprobs, TokensOfOneNameAreOneKey) {
       << out;
 }
 
+/// An answer that its grammar ended was told that the server is full, and clients tried again.
+TEST(ApiErrors, AGrammarThatPassesItsLimitIsTheClients) {
+  Error error{ErrorCode::resource_exhausted, "the grammar takes 11 ms a token"};
+  EXPECT_EQ(to_api_error(error).status, 429);
+  error.reason = kGrammarTooComplex;
+  const ApiError refused = to_api_error(error);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.code, "grammar_too_complex");
+  EXPECT_EQ(refused.message, "the grammar takes 11 ms a token");
+  EXPECT_EQ(refused.retry_after_s, 0);
+}
+
 }  // namespace
 }  // namespace koho::api

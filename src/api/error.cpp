@@ -2,6 +2,7 @@
 #include "api/error.h"
 
 #include "base/json_writer.h"
+#include "grammar/constraint.h"
 #include "tokenizer/utf8.h"
 
 namespace koho::api {
@@ -105,6 +106,11 @@ ApiError to_api_error(const Error& error) {
           refused.param.starts_with("messages[") ? "unsupported_content" : "unsupported_parameter";
       break;
     case ErrorCode::resource_exhausted:
+      if (error.reason == kGrammarTooComplex) {  // in the middle of an answer: again, it will be
+        refused.status = 400;
+        refused.code = error_reason_name(error.reason);
+        break;
+      }
       refused.code = "rate_limit_exceeded";
       refused.message = "the server's queue is full; retry later";
       refused.retry_after_s = 1;

@@ -25,7 +25,8 @@ class Matcher {
   virtual ~Matcher() = default;
 
   /// Moves on by `token`. Errors: invalid_argument: the grammar does not allow it, and the state is
-  /// unchanged; resource_exhausted: the step passed its limit of time or memory; internal.
+  /// unchanged; resource_exhausted with grammar_too_complex: the step passed its limit of time or
+  /// memory; internal.
   virtual Status accept(std::int32_t token) = 0;
   /// Undoes the last `tokens` accepted tokens. Requires: that many were accepted.
   virtual Status rollback(std::int32_t tokens) = 0;

@@ -219,9 +219,14 @@ class XgrammarMatcher final : public Matcher {
     // steps, may take here.
     const std::int64_t allowed = 4 * step_us_max_ + steps_ * (step_us_max_ / 10);
     if (status.ok() && spent_us_ > allowed)
-      return make_error(ErrorCode::resource_exhausted,
-                        "the grammar takes {:.1f} ms of processor time a token",
-                        2.0 * static_cast<double>(spent_us_) / static_cast<double>(steps_) / 1000);
+      status = make_error(
+          ErrorCode::resource_exhausted, "the grammar takes {:.1f} ms of processor time a token",
+          2.0 * static_cast<double>(spent_us_) / static_cast<double>(steps_) / 1000);
+    if (!status.ok() && status.error().code == ErrorCode::resource_exhausted) {
+      Error error = std::move(status).error();
+      error.reason = kGrammarTooComplex;
+      return error;
+    }
     return status;
   }
 
