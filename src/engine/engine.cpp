@@ -8,7 +8,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
-#include <limits>
 #include <mutex>
 #include <random>
 #include <sys/random.h>
@@ -52,6 +51,8 @@ struct Engine::Inbox {
   std::condition_variable settled;  // for settle
   std::vector<Command> commands;
   std::vector<Command> taken;  // the engine's thread's, swapped with commands
+  std::int32_t requests = 0;   // accepted and not ended, as are the sequences
+  std::int32_t sequences = 0;
   std::uint64_t posted = 0;    // commands
   std::uint64_t taken_to = 0;  // of these, by the engine's thread …
   std::uint64_t carried = 0;   // … and what came of them is in `statistics`
@@ -88,9 +89,6 @@ Engine::Engine(const EngineLimits& limits,
                TextDecoderFactory decoders,
                const std::array<std::uint64_t, 4>& seed)
     : loop_(limits, executor, clock, std::move(decoders), seed), inbox_(std::make_shared<Inbox>()) {
-  const std::int64_t times = limits.clients_share ? 1 : std::numeric_limits<std::int64_t>::max();
-  requests_ = std::make_shared<ClientShares>(limits.requests_max, times);
-  sequences_ = std::make_shared<ClientShares>(limits.scheduler.live_max, times);
   const auto commands = 3 * static_cast<std::size_t>(limits.requests_max);
   inbox_->commands.reserve(commands);
   inbox_->taken.reserve(commands);
@@ -131,11 +129,13 @@ Result<std::shared_ptr<OutputStream>> Engine::submit(Request request,
       return make_error(ErrorCode::unavailable, "the engine is shutting down");
     if (inbox_->statistics.broken)
       return make_error(ErrorCode::unavailable, "the device could not be recovered");
-    if (!stream->places[0].take(requests_, request.client, 1) ||
-        !stream->places[1].take(sequences_, request.client, request.choices))
+    if (inbox_->requests >= most.requests_max ||
+        inbox_->sequences + request.choices > most.scheduler.live_max)
       return make_error(ErrorCode::resource_exhausted,
                         "the queue is full: {} requests are in the engine, try again later",
-                        requests_->taken());
+                        inbox_->requests);
+    ++inbox_->requests;
+    inbox_->sequences += request.choices;
     if (!request.sampling.seed) request.seed = inbox_->seeds();
     ++inbox_->posted;
     inbox_->commands.push_back({Inbox::Command::Kind::submit, std::move(request), stream, {}});
@@ -175,9 +175,7 @@ bool Engine::takes_turns() {
 void Engine::drain(std::int64_t timeout_us) {
   std::unique_lock lock(inbox_->mutex);
   inbox_->accepting = false;
-  const auto empty = [this] {
-    return inbox_->carried == inbox_->posted && inbox_->statistics.requests_live == 0;
-  };
+  const auto empty = [this] { return inbox_->requests == 0; };
   if (inbox_->ended.wait_for(lock, std::chrono::microseconds(timeout_us), empty)) return;
   inbox_->end_all = true;
   inbox_->arrived.notify_one();
@@ -284,13 +282,22 @@ void Engine::log_recent_steps() const {
 
 void Engine::publish() {
   const Statistics statistics = loop_.statistics();
+  bool empty = false;
   {
     const std::lock_guard lock(inbox_->mutex);
     inbox_->statistics = statistics;
+    inbox_->requests = loop_.live_requests();
+    inbox_->sequences = loop_.scheduler().live();
+    for (const Inbox::Command& command : inbox_->commands) {
+      if (command.kind != Inbox::Command::Kind::submit) continue;
+      ++inbox_->requests;
+      inbox_->sequences += command.request.choices;
+    }
+    empty = inbox_->requests == 0;
     inbox_->carried = inbox_->taken_to;
   }
   inbox_->settled.notify_all();
-  if (statistics.requests_live == 0) inbox_->ended.notify_all();
+  if (empty) inbox_->ended.notify_all();
 }
 
 }  // namespace koho

@@ -13,7 +13,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "engine/client_shares.h"
 #include "engine/executor.h"
 #include "engine/flight_recorder.h"
 #include "engine/output_stream.h"
@@ -38,9 +37,9 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   /// Accepts a request and returns its stream, which gets exactly one end. `on_ready` as in
-  /// OutputStream. Errors: invalid_argument (validate(request)); resource_exhausted (no place for
-  /// this client: counted here, when a request is accepted); unavailable (draining, or the device
-  /// is lost for good). Threads: any.
+  /// OutputStream. Errors: invalid_argument (validate(request)); resource_exhausted (the queue is
+  /// full: counted here, when a request is accepted); unavailable (draining, or the device is lost
+  /// for good). Threads: any.
   Result<std::shared_ptr<OutputStream>> submit(Request request,
                                                std::function<void()> on_ready = {});
 
@@ -91,10 +90,7 @@ class Engine {
   void publish();
 
   StepLoop loop_;
-  // Shared with the streams, which may outlive the engine.
-  std::shared_ptr<Inbox> inbox_;
-  std::shared_ptr<ClientShares> requests_;  // accepted and not ended, as are the sequences
-  std::shared_ptr<ClientShares> sequences_;
+  std::shared_ptr<Inbox> inbox_;  // shared with the streams, which may outlive the engine
   std::uint64_t turn_asked_ = 0;  // the number of takes_turns()'s last command
   bool reported_down_ = false;
   bool reported_broken_ = false;

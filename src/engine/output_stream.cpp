@@ -84,7 +84,6 @@ void OutputStream::push(OutputEvent& event) {
 }
 
 void OutputStream::close(Summary summary) {
-  for (ClientShare& place : places) place.give_back();
   std::function<void(const Summary&)> on_end;
   {
     const std::lock_guard lock(mutex_);

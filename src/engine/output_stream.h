@@ -4,7 +4,6 @@
 // follows the last event.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -14,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/client_shares.h"
 #include "engine/request.h"
 
 namespace koho {
@@ -81,9 +79,6 @@ class OutputStream : public std::enable_shared_from_this<OutputStream> {
   bool closed() const;
   std::size_t capacity() const { return ring_.size(); }
 
-  /// What the request takes of the engine's places, given back by close(). Set before the request
-  /// is live.
-  std::array<ClientShare, 2> places{};
   /// The first cancel sets it; later ones change nothing. Threads: any.
   std::atomic<bool> cancel_requested = false;
   /// The engine's name for the request while it is live, else -1. The engine's thread only.

@@ -18,10 +18,8 @@ namespace koho {
 /// The engine's own limits; the scheduler's are inside.
 struct EngineLimits {
   Limits scheduler;
-  std::int32_t vocabulary = 0;    // ids that may be in prompts and outputs
-  std::int32_t requests_max = 0;  // accepted and not ended
-  /// One client has no more requests, and no more choices, than it leaves to others.
-  bool clients_share = false;
+  std::int32_t vocabulary = 0;     // ids that may be in prompts and outputs
+  std::int32_t requests_max = 0;   // accepted and not ended
   std::int32_t choices_max = 128;  // of one request
   std::int32_t stop_tokens_max =
       64;  // with stop_sequences at most OutputRecord::kStopWordsMax words

@@ -62,7 +62,7 @@ EngineLimits engine_limits(const RuntimeOptions& options,
       static_cast<std::int32_t>(options.ranks / shard_of(options).of_tokens().ranks);
   limits.scheduler.context_max = sizes.context_max;
   limits.scheduler.sequences_max = options.sequences_max;
-  const std::int32_t queues = options.clients_share ? 2 : 1;
+  const std::int32_t queues = options.clients_share ? 3 : 1;
   constexpr std::int32_t kLiveMax = 1 << 20;  // the scheduler's
   limits.scheduler.live_max =
       std::min(queues * (2 * options.sequences_max + options.queue_max), kLiveMax);
@@ -74,7 +74,6 @@ EngineLimits engine_limits(const RuntimeOptions& options,
   // A rank's table of biases has room for kLogitBiasMax a row.
   limits.scheduler.bias_entries_max =
       std::min(limits.scheduler.bias_entries_max, options.sequences_max * kLogitBiasMax);
-  limits.clients_share = options.clients_share;
   limits.vocabulary = static_cast<std::int32_t>(vocabulary);
   limits.requests_max = std::min(queues * (options.sequences_max + options.queue_max), kLiveMax);
   limits.choices_max = std::min(limits.choices_max, limits.scheduler.live_max / queues);

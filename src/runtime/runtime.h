@@ -46,8 +46,9 @@ struct RuntimeOptions {
                                     // weights and cache take
   std::int32_t prefill_chunk = 0;   // prompt tokens in one step; 0 = by device
   std::int32_t queue_max = 1024;    // requests accepted beside those that run
-  /// Twice as many, of which one client alone has half: so whoever comes to a queue that another
-  /// has filled finds places.
+  /// Three times as many. The server gives two thirds away, half of these to one client alone: so
+  /// whoever comes to a queue that another has filled finds places. The last third is for requests
+  /// whose clients are told that they ended before the engine has counted it.
   bool clients_share = false;
   std::int64_t inter_token_ms_max = 0;   // EngineLimits::inter_token_us_max; 0 = no bound
   std::int64_t step_deadline_ms = 0;     // a step that takes longer is a hang; 0 = by device

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "engine/client_shares.h"
+#include "server/client_shares.h"
 
 namespace koho::server {
 

@@ -67,6 +67,9 @@ void Core::set_loading(std::string what, const LoadProgress* progress) {
 }
 
 void Core::set_serving(const ServedModel& serving) {
+  // RuntimeOptions::clients_share says why.
+  engine_requests_->set_most(serving.model.limits.requests_max / 3 * 2);
+  engine_sequences_->set_most(serving.model.limits.scheduler.live_max / 3 * 2);
   serving_.store(&serving, std::memory_order_release);
   Phase loading = Phase::loading;
   phase_.compare_exchange_strong(loading, Phase::ready, std::memory_order_acq_rel);

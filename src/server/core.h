@@ -19,10 +19,10 @@
 #include "api/model.h"
 #include "base/clock.h"
 #include "base/load_progress.h"
-#include "engine/client_shares.h"
 #include "engine/engine.h"
 #include "server/api_keys.h"
 #include "server/body_budget.h"
+#include "server/client_shares.h"
 #include "server/history.h"
 #include "server/request_log.h"
 #include "server/settings.h"
@@ -81,6 +81,9 @@ class Core {
   BodyBudget& unread_answers() { return unread_answers_; }
   /// Open connections, by address.
   const std::shared_ptr<ClientShares>& connections() { return connections_; }
+  /// The engine's requests and sequences. Requires: the model is served.
+  const std::shared_ptr<ClientShares>& engine_requests() { return engine_requests_; }
+  const std::shared_ptr<ClientShares>& engine_sequences() { return engine_sequences_; }
 
   /// The API keys, one of which every request must have; empty: no key is needed. Never null.
   /// Threads: any.
@@ -159,6 +162,8 @@ class Core {
   BodyBudget bodies_;
   BodyBudget unread_answers_;
   const std::shared_ptr<ClientShares> connections_;
+  const std::shared_ptr<ClientShares> engine_requests_ = std::make_shared<ClientShares>();
+  const std::shared_ptr<ClientShares> engine_sequences_ = std::make_shared<ClientShares>();
   RequestLog request_log_;
   History history_;
   std::atomic<Phase> phase_{Phase::loading};

@@ -156,8 +156,6 @@ void GenerationJob::take_tokens() {
     tokens_taken_ += static_cast<std::int64_t>(one.prompt.size());
     const std::int64_t most = one.max_tokens;
     answer += one.choices * (request_.tokens_max ? most : std::min(most, kAnswerTokens));
-    // They are generated once more.
-    if (request_.wants_prompt_logprobs()) answer += std::ssize(one.prompt) - 1;
   }
   refused_ = use_->take_tokens(tokens_taken_, answer, core_.clock().now_us());
   key_is_at_limit_ = refused_.has_value();
@@ -166,6 +164,17 @@ void GenerationJob::take_tokens() {
 std::vector<std::pair<std::string_view, std::string>> GenerationJob::limit_fields() const {
   if (setup_.key == nullptr) return {};
   return setup_.key->fields(core_.clock().now_us());
+}
+
+Result<GenerationJob::Submitted> GenerationJob::submit_one(Request request) {
+  Submitted made;
+  const std::int32_t sequences = request.choices;
+  if (!made.request.take(core_.engine_requests(), client(), 1) ||
+      !made.sequences.take(core_.engine_sequences(), client(), sequences))
+    return make_error(ErrorCode::resource_exhausted,
+                      "the queue is full for this client, try again later");
+  KOHO_TRY_ASSIGN(made.stream, setup_.serving->engine.submit(std::move(request), setup_.wake));
+  return made;
 }
 
 void GenerationJob::submit() {
@@ -177,8 +186,7 @@ void GenerationJob::submit() {
   for (Request& one : request_.requests) {
     const auto prompt_tokens = static_cast<std::int64_t>(one.prompt.size());
     prompt_bytes += one.prompt.size() * sizeof(Token);
-    Result<std::shared_ptr<OutputStream>> stream =
-        setup_.serving->engine.submit(std::move(one), setup_.wake);
+    Result<Submitted> stream = submit_one(std::move(one));
     if (!stream.ok()) {
       refused_ = api::to_api_error(stream.error());
       if (setup_.key != nullptr) setup_.key->give_back(tokens_taken_);
@@ -244,9 +252,9 @@ GenerationJob::State GenerationJob::poll(std::string& out, std::size_t bytes_max
 void GenerationJob::take_events(std::string& out, std::size_t bytes_max) {
   const std::size_t before = out.size();
   for (std::size_t i = 0; i < streams_.size(); ++i) {
-    if (!streams_[i]) continue;
+    if (!streams_[i].stream) continue;
     while (out.size() - before < bytes_max) {
-      const OutputStream::Read read = streams_[i]->poll(event_);
+      const OutputStream::Read read = streams_[i].stream->poll(event_);
       if (read == OutputStream::Read::nothing) break;
       if (read == OutputStream::Read::event) {
         if (event_.token >= 0) {
@@ -261,7 +269,7 @@ void GenerationJob::take_events(std::string& out, std::size_t bytes_max) {
         answer_->add(i, event_, out);
         continue;
       }
-      const std::shared_ptr<OutputStream> ended = std::exchange(streams_[i], {});
+      const std::shared_ptr<OutputStream> ended = std::exchange(streams_[i], {}).stream;
       const Summary& summary = ended->summary();
       if (use_ != nullptr) count_unread(*use_, summary, tokens_read_[i], core_.clock().now_us());
       if (summary.ending != Ending::completed) {
@@ -324,18 +332,21 @@ void GenerationJob::ping(std::string& out) {
 }
 
 void GenerationJob::cancel_streams() {
-  for (const ScoreChunk& chunk : active_chunks_) cancel(chunk.stream, chunk.read);
+  for (ScoreChunk& chunk : active_chunks_) cancel(std::move(chunk.submitted), nullptr, 0);
   active_chunks_.clear();
   for (std::size_t i = 0; i < streams_.size(); ++i)
-    cancel(std::exchange(streams_[i], {}), i < tokens_read_.size() ? tokens_read_[i] : 0);
+    cancel(std::exchange(streams_[i], {}), use_, i < tokens_read_.size() ? tokens_read_[i] : 0);
 }
 
-void GenerationJob::cancel(const std::shared_ptr<OutputStream>& stream, std::int64_t read) {
+void GenerationJob::cancel(Submitted submitted, std::shared_ptr<KeyUse> use, std::int64_t read) {
+  const std::shared_ptr<OutputStream> stream = std::move(submitted.stream);
   if (stream == nullptr) return;
-  if (use_ != nullptr)
-    stream->leave([use = use_, read, now_us = core_.clock().now_us()](const Summary& summary) {
-      count_unread(*use, summary, read, now_us);
-    });
+  // The engine gives the places back when it ends the stream, so they are taken until then.
+  auto places = std::make_shared<Submitted>(std::move(submitted));
+  stream->leave([places = std::move(places), use = std::move(use), read,
+                 now_us = core_.clock().now_us()](const Summary& summary) {
+    if (use != nullptr) count_unread(*use, summary, read, now_us);
+  });
   setup_.serving->engine.cancel(stream);
 }
 

@@ -100,12 +100,19 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   void begin_prompt_logprobs();
   void compute_prompt_logprobs();
   void submit();
+  /// The engine's stream of a request, and the places that it takes there.
+  struct Submitted {
+    std::shared_ptr<OutputStream> stream{};  // null: ended
+    ClientShare request{};
+    ClientShare sequences{};
+  };
+  Result<Submitted> submit_one(Request request);
   void take_events(std::string& out, std::size_t bytes_max);
   void finish(const api::ApiError& error, std::string& out);
   void begin(std::string& out);
   void cancel_streams();
-  /// Of a stream `read` tokens of which were read; null: it has ended.
-  void cancel(const std::shared_ptr<OutputStream>& stream, std::int64_t read);
+  /// `use`: whose tokens it counts, of which `read` were read; or nullptr.
+  void cancel(Submitted submitted, std::shared_ptr<KeyUse> use, std::int64_t read);
   /// Counts what the engine generated for a stream that ended and `read` tokens of which were read.
   static void count_unread(KeyUse& use,
                            const Summary& summary,
@@ -131,12 +138,11 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
 
   /// Consecutive prompt tokens whose log probabilities one forced generation computes.
   struct ScoreChunk {
-    std::shared_ptr<OutputStream> stream{};
+    Submitted submitted{};
     std::size_t prompt = 0;
     std::size_t position = 0;  // of the next token
     std::size_t end = 0;
-    std::int64_t read = 0;  // tokens
-    bool leads = false;     // the prompt's other chunks wait for its first token
+    bool leads = false;  // the prompt's other chunks wait for its first token
   };
   ScoreChunk chunk_of(std::size_t prompt, std::size_t number) const;
   void read_prompt_logprobs(ScoreChunk& chunk);
@@ -153,8 +159,8 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
     std::atomic<std::int64_t> last_us{0};
   };
   Progress progress_;
-  std::vector<std::shared_ptr<OutputStream>> streams_;  // null: ended
-  std::vector<std::int64_t> tokens_read_;               // of each
+  std::vector<Submitted> streams_;
+  std::vector<std::int64_t> tokens_read_;  // of each
   std::size_t streams_left_ = 0;
   OutputEvent event_;
   std::string body_;  // of an answer without streaming

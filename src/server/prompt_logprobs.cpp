@@ -51,19 +51,17 @@ GenerationJob::ScoreChunk GenerationJob::chunk_of(std::size_t prompt, std::size_
 
 void GenerationJob::read_prompt_logprobs(ScoreChunk& chunk) {
   while (true) {
-    const OutputStream::Read read = chunk.stream->poll(event_);
+    const OutputStream::Read read = chunk.submitted.stream->poll(event_);
     if (read == OutputStream::Read::nothing) return;
     if (read == OutputStream::Read::event) {
       api::PromptLogprob& logprob = request_.prompt_logprobs[chunk.prompt][chunk.position++ - 1];
       logprob.logprob = event_.logprob;
       logprob.top = event_.top;
-      ++chunk.read;
-      if (use_ != nullptr) use_->add_generated(1, core_.clock().now_us());
       continue;
     }
-    const Summary& summary = chunk.stream->summary();
+    const Summary& summary = chunk.submitted.stream->summary();
     if (summary.ending == Ending::failed) refused_ = api::to_api_error(summary.error);
-    chunk.stream = {};
+    chunk.submitted = {};
     return;
   }
 }
@@ -78,7 +76,8 @@ void GenerationJob::compute_prompt_logprobs() {
     for (std::size_t number = (before - 1) / kScoreChunkTokens; number > 0; --number)
       pending_chunks_.push_front(chunk_of(active_chunks_[i].prompt, number - 1));
   }
-  std::erase_if(active_chunks_, [](const ScoreChunk& chunk) { return chunk.stream == nullptr; });
+  std::erase_if(active_chunks_,
+                [](const ScoreChunk& chunk) { return chunk.submitted.stream == nullptr; });
   while (!refused_ && active_chunks_.size() < kAtOnce && !pending_chunks_.empty()) {
     ScoreChunk& chunk = pending_chunks_.front();
     const Request& whole = request_.requests[chunk.prompt];
@@ -95,15 +94,14 @@ void GenerationJob::compute_prompt_logprobs() {
     one.priority = whole.priority;
     one.client = whole.client;
     one.deadline_us = whole.deadline_us;
-    Result<std::shared_ptr<OutputStream>> submitted =
-        setup_.serving->engine.submit(std::move(one), setup_.wake);
+    Result<Submitted> submitted = submit_one(std::move(one));
     if (!submitted.ok()) {
       // The queue is full: wait until some of the active chunks have ended.
       if (submitted.error().code == ErrorCode::resource_exhausted && !active_chunks_.empty()) break;
       refused_ = api::to_api_error(submitted.error());
       break;
     }
-    chunk.stream = std::move(*submitted);
+    chunk.submitted = std::move(*submitted);
     active_chunks_.push_back(std::move(chunk));
     pending_chunks_.pop_front();
   }

@@ -326,7 +326,7 @@ TEST_F(RunCommand, ALatencyBenchMeasuresOneRankAlone) {
     const Ran ran = koho(latency + " --ranks 4 --rank 2 --out rank.json --experts " + experts);
     ASSERT_EQ(ran.exit_code, 0) << ran.errors;
     EXPECT_NE(ran.output.find("not in this step: 10 all-reduces between GPUs, 0.024 ms (one-shot, "
-                              "NVIDIA H200, 2026-11-26)"),
+                              "NVIDIA H200, "),
               std::string::npos)
         << ran.output;
     const Result<json::Value> file = json::parse(read("rank.json"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Places, memory and threads that one client cannot take from the others: clients differ by their
 // addresses.
-#include "engine/client_shares.h"
+#include "server/client_shares.h"
 
 #include <atomic>
 #include <chrono>

@@ -237,45 +237,6 @@ TEST(Engine, RefusesWhatItsQueueCannotHold) {
   EXPECT_EQ(harness.engine->submit(request).error().code, ErrorCode::invalid_argument);
 }
 
-TEST(Engine, OneClientLeavesPlacesToOthers) {
-  EngineLimits limits = test_limits();
-  limits.requests_max = 8;
-  limits.scheduler.live_max = 9;
-  limits.clients_share = true;
-  Harness harness(limits);
-  Request request;
-  request.prompt = {1, 2, 3};
-  request.max_tokens = 4;
-  const auto submit = [&](std::uint64_t client, std::int32_t choices) {
-    request.client = client;
-    request.choices = choices;
-    auto stream = harness.engine->submit(request);
-    return stream.ok() ? *stream : nullptr;
-  };
-  const auto reads_to_end = [](OutputStream& stream) {
-    OutputEvent event;
-    while (true) {
-      const OutputStream::Read read = stream.wait(event, 20'000'000);
-      if (read != OutputStream::Read::event) return read == OutputStream::Read::done;
-    }
-  };
-  harness.executor.hangs = true;
-  std::vector<std::shared_ptr<OutputStream>> streams;
-  for (int i = 0; i < 4; ++i) streams.push_back(submit(1, 1));
-  EXPECT_FALSE(submit(1, 1)) << "half of the requests";
-  EXPECT_FALSE(submit(2, 3)) << "more choices than would be left";
-  streams.push_back(submit(2, 2));
-  streams.push_back(submit(3, 1));
-  harness.executor.hangs = false;
-  for (const auto& stream : streams) ASSERT_TRUE(stream && reads_to_end(*stream));
-  // Whoever was told of an end finds the place.
-  for (int i = 0; i < 1000; ++i) {
-    streams.clear();
-    for (int k = 0; k < 4; ++k) streams.push_back(submit(1, 1));
-    for (const auto& stream : streams) ASSERT_TRUE(stream && reads_to_end(*stream)) << i;
-  }
-}
-
 TEST(Engine, ASlowReaderStopsOnlyItself) {
   Harness harness;
   Request request;

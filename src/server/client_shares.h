@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Something of which there are so many, shared among clients: one has no more than are left
+// Something of which the server has so many, shared among clients: one has no more than are left
 // beside, so that one alone has half, n have 1/(n+1) each, and whoever comes later finds some; or
 // no more than so many times that.
 #pragma once
@@ -10,16 +10,19 @@
 #include <unordered_map>
 #include <utility>
 
-namespace koho {
+namespace koho::server {
 
 /// Threads: any.
 class ClientShares {
  public:
   /// One client has at most `times` what is left.
-  explicit ClientShares(std::int64_t most, std::int64_t times = 1) : most_(most), times_(times) {}
+  explicit ClientShares(std::int64_t most = 0, std::int64_t times = 1)
+      : most_(most), times_(times) {}
   ClientShares(const ClientShares&) = delete;
   ClientShares& operator=(const ClientShares&) = delete;
 
+  /// Before any is taken.
+  void set_most(std::int64_t most) { most_ = most; }
   /// False: `client` has as many as it may, `reserved` ones apart. The first one is given if there
   /// is one.
   [[nodiscard]] bool take(std::uint64_t client, std::int64_t number, std::int64_t reserved = 0) {
@@ -61,8 +64,8 @@ class ClientShares {
 
   mutable std::mutex mutex_;
   std::unordered_map<std::uint64_t, std::int64_t> owned_;  // none is 0
-  const std::int64_t most_;
-  const std::int64_t times_;
+  std::int64_t most_;
+  std::int64_t times_;
   std::int64_t taken_ = 0;
 };
 
@@ -102,4 +105,4 @@ class ClientShare {
   std::int64_t number_ = 0;
 };
 
-}  // namespace koho
+}  // namespace koho::server
