@@ -115,9 +115,7 @@ class Walk {
         std::ranges::none_of(list->items, [&](const Json& one) { return equal(one, value); }))
       return false;
     if (value.is_number() && !number_fits(schema, value)) return false;
-    if (value.is_string() &&
-        !within(schema, "minLength", "maxLength", static_cast<double>(num_characters(value.text))))
-      return false;
+    if (value.is_string() && !length_fits(schema, value.text)) return false;
     if (value.is_array() && !items_fit(schema, value, depth)) return false;
     if (value.is_object() && !members_fit(schema, value, depth)) return false;
     return choices_allow(schema, value, depth);
@@ -144,6 +142,13 @@ class Walk {
       if (other == nullptr || !equal(a.items[i], *other)) return false;
     }
     return true;
+  }
+
+  bool length_fits(const Json& schema, std::string_view text) {
+    if (schema.find("minLength") == nullptr && schema.find("maxLength") == nullptr) return true;
+    constexpr std::size_t kBytesOfOne = 1024;  // take as long as a comparison
+    return !compare(1 + text.size() / kBytesOfOne) ||
+           within(schema, "minLength", "maxLength", static_cast<double>(num_characters(text)));
   }
 
   bool choices_allow(const Json& schema, const Json& value, int depth) {
@@ -208,7 +213,7 @@ class Walk {
     if (const Json* values = schema.find("enum"); values != nullptr && values->is_array()) {
       TypeSet combined = 0;
       for (const Json& value : values->items) {
-        if (!compare()) return TypeSet::kAny;
+        if (!compare()) return result;
         combined = combined | type_of(value);
       }
       result = result & combined;

@@ -99,15 +99,57 @@ TEST(ToolSchemas, AListReadOftenTakesMilliseconds) {
   EXPECT_LT(thread_ns() - begin, 1'000'000'000);
 }
 
+/// The text of a long answer was counted at each of 900 choices.
+TEST(ToolSchemas, ATextReadOftenTakesMilliseconds) {
+  std::string choices = R"({"type":"integer"})";
+  for (int i = 0; i < 900; ++i) choices += R"(,{"type":"string","minLength":9999999})";
+  const ToolSchemas tools({*parse_json(R"({"name":"f","parameters":{"properties":{"x":{"anyOf":[)" +
+                                       choices + "]}}}}")});
+  const Json text = Json::string(std::string(4'000'000, 'a'));
+  const std::int64_t begin = thread_ns();
+  EXPECT_TRUE(tools.allows("f", "x", text));  // beyond the bound
+  EXPECT_LT(thread_ns() - begin, 1'000'000'000);
+}
+
+/// A list longer than what a walk compares made a string of digits a number.
+TEST(ToolSchemas, AListTooLongToReadLeavesTheTypeBesideIt) {
+  std::string list = "\"1\"";
+  for (int i = 0; i < 70'000; ++i) list += ",\"" + std::to_string(i) + "\"";
+  const ToolSchemas tools(
+      {*parse_json(R"({"name":"f","parameters":{"properties":{"x":{"type":"string","enum":[)" +
+                   list + "]}}}}")});
+  EXPECT_EQ(tools.argument_types("f", "x"), TypeSet(TypeSet::string));
+}
+
 /// A strict tool's "1" was the number 1, which its schema does not allow.
 TEST(ToolValue, ATextThatIsNoValidValueIsAString) {
-  const auto five = [](const Json& value) { return value.is_integer() && value.text == "5"; };
+  const auto five = [](const Json& value) { return value.is_string() || value.text == "5"; };
   const TypeSet types = TypeSet(TypeSet::string) | TypeSet::integer;
   EXPECT_EQ(value_to_json("5", types, five), "5");
   EXPECT_EQ(value_to_json("1", types, five), "\"1\"");
   EXPECT_EQ(value_to_json(" 1", types, five), "\" 1\"");
   EXPECT_EQ(value_to_json("1", types), "1");
   EXPECT_EQ(value_to_json("1", TypeSet::integer, five), "1");  // no string is allowed
+}
+
+/// A free tool's answer may be neither: an object without a member is still no string.
+TEST(ToolValue, AnInvalidValueKeepsItsTypeWhereNoStringIsValid) {
+  const ToolSchemas tools({*parse_json(R"({"name":"f","parameters":{"properties":{
+      "choice":{"anyOf":[{"const":"auto"},{"type":"object","properties":{"name":{"type":"string"}},
+                                           "required":["name"]}]},
+      "size":{"oneOf":[{"enum":["small","large"]},{"type":"integer","minimum":5}]},
+      "flag":{"anyOf":[{"enum":["auto"]},{"const":true}]},
+      "text":{"anyOf":[{"type":"string","maxLength":2},{"type":"array","maxItems":1}]}}}})")});
+  const auto read = [&](const char* key, const char* text) {
+    return value_to_json(text, tools.argument_types("f", key),
+                         [&](const Json& value) { return tools.allows("f", key, value); });
+  };
+  EXPECT_EQ(read("choice", R"({"nam": "x"})"), R"({"nam": "x"})");
+  EXPECT_EQ(read("choice", "auto"), "\"auto\"");
+  EXPECT_EQ(read("size", "1"), "1");
+  EXPECT_EQ(read("flag", "false"), "false");
+  EXPECT_EQ(read("text", "[1, 2]"), "[1, 2]");
+  EXPECT_EQ(read("text", "[]"), "[]");
 }
 
 TEST(ToolValue, ReadsPythonLiteralsAndNothingElse) {

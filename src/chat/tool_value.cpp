@@ -228,7 +228,8 @@ std::string value_to_json(std::string_view text,
     return string_instead ? quoted(text) : dump_json(*value);
   }
   const bool may_be_string = types.has(TypeSet::string) && !types.is_any();
-  if (may_be_string && allows && !allows(*value)) return quoted(text);
+  if (may_be_string && allows && !allows(*value) && allows(Json::string(std::string(text))))
+    return quoted(text);
   const bool integer_only = found == TypeSet::integer && !types.has(TypeSet::fraction);
   return integer_only ? integer_text(*value) : dump_json(*value);
 }

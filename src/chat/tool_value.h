@@ -14,8 +14,8 @@ namespace koho::chat {
 
 /// The JSON of a value that the model wrote as `text`, for an argument of these types:
 ///  - only string: the string `text`, not trimmed, unquoted or parsed;
-///  - string and other types: the JSON value in `text` if it has one of the other types, and
-///    `allows` it (null: it does), else the string `text`;
+///  - string and other types: the JSON value in `text` if it has one of the other types, unless
+///    `allows` (null: no) has the string but not it, else the string `text`;
 ///  - other types: the JSON value in `text`, else the Python literal (True, None, 'x'), else the
 ///    string `text`; where an integer is declared, any other number stays a string;
 ///  - any type: the same, but a quoted string keeps its quotation marks.
