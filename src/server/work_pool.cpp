@@ -2,6 +2,7 @@
 #include "server/work_pool.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace koho::server {
 namespace {
@@ -9,6 +10,8 @@ namespace {
 /// Who has used little of late used a quarter of a thread, and no more than this time beyond it.
 constexpr std::int64_t kLittleUs = 100'000;
 constexpr std::int64_t kQuarter = 4;
+/// Of what was used before a job no more than this counts, so that a busy day is forgotten.
+constexpr std::int64_t kLateUs = 60'000'000;
 
 }  // namespace
 
@@ -53,7 +56,15 @@ void WorkPool::run() {
   std::unique_lock lock(mutex_);
   while (true) {
     auto turn = turns_.end();
-    arrived_.wait(lock, [&] { return stopping_ || (turn = next()) != turns_.end(); });
+    const auto ready = [&] { return stopping_ || (turn = next()) != turns_.end(); };
+    // Who waits may get the last thread as time passes.
+    while (!ready()) {
+      if (turns_.empty()) {
+        arrived_.wait(lock);
+      } else {
+        arrived_.wait_for(lock, std::chrono::microseconds(kLittleUs));
+      }
+    }
     if (stopping_) return;
     const auto client = clients_.find(*turn);
     turns_.erase(turn);
@@ -72,7 +83,8 @@ void WorkPool::run() {
     lock.lock();
     --taken.running;
     --running_;
-    taken.even_us = std::max(taken.even_us, began_us) + kQuarter * (now_us - began_us);
+    taken.even_us =
+        std::clamp(taken.even_us, began_us, began_us + kLateUs) + kQuarter * (now_us - began_us);
     std::erase_if(clients_, [&](const auto& one) {
       return one.second.running == 0 && one.second.queue.empty() && one.second.even_us <= now_us;
     });

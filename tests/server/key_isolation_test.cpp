@@ -7,6 +7,7 @@
 #include <cstring>
 #include <future>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -246,23 +247,26 @@ TEST(WorkPool, OneClientNeverHasAllThreads) {
   other.wait();
 }
 
+struct SetClock final : Clock {
+  std::atomic<std::int64_t> us{1};
+  std::int64_t now_us() const override { return us; }
+};
+
 TEST(WorkPool, ClientsThatUseMuchNeverHaveAllThreadsTogether) {
-  struct SetClock final : Clock {
-    std::atomic<std::int64_t> us{1};
-    std::int64_t now_us() const override { return us; }
-  } clock;
+  SetClock clock;
   std::promise<void> begin;
   const std::shared_future<void> begun = begin.get_future().share();
+  std::atomic<int> running{0};
+  std::promise<void> ran;
   WorkPool pool(2, 100, clock);
   for (const std::uint64_t client : {1U, 2U}) {
-    std::promise<void> used;
-    ASSERT_TRUE(pool.submit(client, [&] {
+    const auto used = std::make_shared<std::promise<void>>();
+    ASSERT_TRUE(pool.submit(client, [&clock, used] {
       clock.us += 1'000'000;
-      used.set_value();
+      used->set_value();
     }));
-    used.get_future().wait();
+    used->get_future().wait();
   }
-  std::atomic<int> running{0};
   const auto submit = [&](std::uint64_t client) {
     return pool.submit(client, [&running, begun] {
       ++running;
@@ -271,11 +275,37 @@ TEST(WorkPool, ClientsThatUseMuchNeverHaveAllThreadsTogether) {
   };
   for (int i = 0; i < 3; ++i)
     for (const std::uint64_t client : {1U, 2U}) ASSERT_TRUE(submit(client));
-  std::promise<void> ran;
   std::future<void> other = ran.get_future();
   ASSERT_TRUE(pool.submit(3, [&] { ran.set_value(); }));
   EXPECT_EQ(other.wait_for(std::chrono::seconds(20)), std::future_status::ready);
   EXPECT_LE(running, 2);
+  begin.set_value();
+}
+
+TEST(WorkPool, WhoUsedMuchGetsTheLastThreadLater) {
+  SetClock clock;
+  std::promise<void> begin;
+  std::promise<void> running;
+  std::promise<void> ran;
+  WorkPool pool(1, 100, clock);
+  for (int i = 0; i < 100; ++i) {  // for an hour
+    const auto used = std::make_shared<std::promise<void>>();
+    ASSERT_TRUE(pool.submit(1, [&clock, used] {
+      clock.us += 36'000'000;
+      used->set_value();
+    }));
+    used->get_future().wait();
+  }
+  ASSERT_TRUE(pool.submit(2, [&] {
+    running.set_value();
+    begin.get_future().wait();
+  }));
+  running.get_future().wait();
+  ASSERT_TRUE(pool.submit(1, [&] { ran.set_value(); }));
+  std::future<void> other = ran.get_future();
+  EXPECT_EQ(other.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  clock.us += 300'000'000;
+  EXPECT_EQ(other.wait_for(std::chrono::seconds(20)), std::future_status::ready);
   begin.set_value();
 }
 
