@@ -50,7 +50,7 @@ void BatchService::finish_files(const BatchRecord& batch) {
         {.id = id,
          .owner = batch.owner,
          .filename = fmt::format("{}_{}.jsonl", batch.id, name),
-         .purpose = "batch_output",
+         .purpose = std::string(kAnswersPurpose),
          .created_at = now_s,
          .expires_at = batch.output_expires_s > 0 ? now_s + batch.output_expires_s : 0},
         part);

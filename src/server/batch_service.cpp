@@ -283,12 +283,6 @@ bool BatchService::feed_one(ActiveBatch& batch,
     const std::int64_t at_once = batch.key->settings().requests_at_once;
     if (at_once > 0 && batch.in_flight >= std::max<std::int64_t>(at_once / 2, 1)) return false;
   }
-  const Status room =
-      files_->check_share(owner_of(batch.key.get()), share_of(core_, batch.key.get()));
-  if (!room.ok()) {
-    wait(batch.id, room.error());
-    return false;
-  }
   api::BatchLine line;
   if (!batch.retries.empty()) {
     if (batch.retries.front().at_us > core_.clock().now_us()) return false;
@@ -299,6 +293,14 @@ bool BatchService::feed_one(ActiveBatch& batch,
     if (!next.ok()) wait(batch.id, next.error());
     if (next.ok() && *next == ActiveBatch::Next::paused) has_more_ = true;
     if (!next.ok() || *next != ActiveBatch::Next::line) return false;
+  }
+  // Not before there is a line: one that has all its answers ends in any case.
+  const Status room =
+      files_->check_answers(owner_of(batch.key.get()), share_of(core_, batch.key.get()));
+  if (!room.ok()) {
+    batch.retries.push_front({.line = std::move(line), .at_us = 0});
+    wait(batch.id, room.error());
+    return false;
   }
   waits_.erase(batch.id);
   Slot& slot = slots_[index];

@@ -97,7 +97,7 @@ Status FileStore::read_table() {
       continue;
     }
     file->bytes = status.st_size;
-    hold(file->owner, {.bytes = file->bytes, .files = 1});
+    hold(file->owner, held_of(*file));
     files_.emplace(file->id, std::move(*file));
   }
   if (error)
@@ -118,15 +118,21 @@ std::filesystem::path FileStore::facts_path(std::string_view id) const {
 Status FileStore::keep(StoredFile file) {
   KOHO_TRY(write_whole_file(facts_path(file.id), facts_of(file)));
   const std::lock_guard lock(mutex_);
-  hold(file.owner, {.bytes = file.bytes, .files = 1});
+  hold(file.owner, held_of(file));
   files_.insert_or_assign(file.id, std::move(file));
   return {};
+}
+
+FileStore::Held FileStore::held_of(const StoredFile& file) {
+  const bool answers = file.purpose == kAnswersPurpose;
+  return {.bytes = file.bytes, .files = 1, .answers = answers ? file.bytes : 0};
 }
 
 void FileStore::hold(const std::string& owner, const Held& more) {
   Held& held = held_[owner];
   held.bytes += more.bytes;
   held.files += more.files;
+  held.answers += more.answers;
   if (held.files == 0 && held.bytes == 0) held_.erase(owner);
 }
 
@@ -166,9 +172,21 @@ Status FileStore::check_share(std::string_view owner, const FileShare& share) co
   return check_room(owner, {}, share);
 }
 
+Status FileStore::check_answers(std::string_view owner, const FileShare& share) const {
+  const std::lock_guard lock(mutex_);
+  Status room = check_room(owner, {}, share);
+  const auto own = held_.find(owner);
+  if (room.ok() || !share.leaves_room || own == held_.end()) return room;
+  std::int64_t left = bytes_max_;
+  for (const auto& [name, held] : held_) left -= held.bytes;
+  const std::int64_t alone =
+      share.bytes_max > 0 ? std::min(share.bytes_max, bytes_max_ / 2) : bytes_max_ / 2;
+  return own->second.bytes <= alone && own->second.answers <= left ? Status{} : room;
+}
+
 void FileStore::hold_answers(const std::string& owner, std::int64_t bytes) {
   const std::lock_guard lock(mutex_);
-  hold(owner, {.bytes = bytes, .files = 0});
+  hold(owner, {.bytes = bytes, .files = 0, .answers = bytes});
 }
 
 Status FileStore::add(StoredFile file, std::string_view content, const FileShare& share) {
@@ -231,7 +249,8 @@ Status FileStore::remove(std::string_view owner, std::string_view id) {
     if (::unlink(path.c_str()) != 0 && errno != ENOENT)
       return make_error(ErrorCode::io_error, "{} could not be deleted: {}", path.string(),
                         std::strerror(errno));
-  hold(found->second.owner, {.bytes = -found->second.bytes, .files = -1});
+  const Held held = held_of(found->second);
+  hold(found->second.owner, {.bytes = -held.bytes, .files = -held.files, .answers = -held.answers});
   files_.erase(found);
   return {};
 }

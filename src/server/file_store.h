@@ -20,6 +20,9 @@
 
 namespace koho::server {
 
+/// The purpose of files that batches made.
+inline constexpr std::string_view kAnswersPurpose = "batch_output";
+
 struct StoredFile {
   std::string id{};        // "file-…", of letters, digits and hyphens
   std::string owner{};     // "": made while no key was needed
@@ -53,10 +56,14 @@ class FileStore {
   /// Whether the owner is within its share, which answers of its batches under way may exceed.
   /// Errors: resource_exhausted.
   Status check_share(std::string_view owner, const FileShare& share) const;
+  /// Whether its batches may go on: within its share, or, if others have made that smaller since,
+  /// within that of one alone while its answers are no more than is left. Errors:
+  /// resource_exhausted.
+  Status check_answers(std::string_view owner, const FileShare& share) const;
   /// The owner has so many bytes more, or less, of answers that are no file yet.
   void hold_answers(const std::string& owner, std::int64_t bytes);
-  /// The same for a file that is on this disk already, which is moved; if it is gone, it was moved
-  /// by an earlier call that did not end. No limit: it holds work that was done. Errors: not_found:
+  /// Keeps a file that is on this disk already, which is moved; if it is gone, it was moved by an
+  /// earlier call that did not end. No limit: it holds work that was done. Errors: not_found:
   /// it is nowhere; io_error: the call may be repeated.
   Status take_over(StoredFile file, const std::filesystem::path& content);
 
@@ -77,11 +84,13 @@ class FileStore {
   struct Held {
     std::int64_t bytes = 0;
     std::int64_t files = 0;
+    std::int64_t answers = 0;  // of the bytes
   };
+  static Held held_of(const StoredFile& file);
   Status read_table();
   Status keep(StoredFile file);
   // ---- under the mutex
-  /// An owner has more or less of both.
+  /// An owner has more or less of them.
   void hold(const std::string& owner, const Held& more);
   Status check_room(std::string_view owner, const Held& more, const FileShare& share) const;
   /// How much of `most` an owner may hold.

@@ -153,6 +153,32 @@ TEST_F(Batches, AnswersStopAtTheirOwnersShare) {
   EXPECT_GT(read_lines(server->port(), text_at(end, "output_file_id"), "much").size(), 10U);
 }
 
+TEST_F(Batches, LastAnswersMayExceedTheShare) {
+  const std::string content = line("last", 1);
+  const auto server = start([&](ServerSettings& settings) {
+    settings.api_keys = {"much", "little"};
+    settings.api_keys[0].requests_at_once = 2;
+    settings.files_bytes_max = 2 * std::ssize(content) + 2;
+  });
+  const std::string id = text_at(create(server->port(), content, "much"), "id");
+  const Json end = wait_for(server->port(), id, has_ended, "much");
+  EXPECT_EQ(text_at(end, "status"), "completed");
+}
+
+TEST_F(Batches, FilesOfOthersDoNotStopABatch) {
+  const auto server = start([](ServerSettings& settings) {
+    settings.api_keys = {"first", "later"};
+    settings.files_bytes_max = 200'000;
+  });
+  // Nearly the share of one alone, so more than that of one beside another.
+  const std::string content = lines(30, 100) + std::string(65'000, '\n');
+  const std::string id = text_at(create(server->port(), content, "first"), "id");
+  EXPECT_EQ(upload(server->port(), std::string(50'000, 'x'), "later").status, 200);
+  const Json end = wait_for(server->port(), id, has_ended, "first");
+  EXPECT_EQ(text_at(end, "status"), "completed");
+  EXPECT_EQ(text_at(end, "request_counts.completed"), "30");
+}
+
 TEST_F(Batches, ABadFileFailsBeforeARequestRuns) {
   const auto server = start();
   const Json made = create(

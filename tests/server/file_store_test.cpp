@@ -108,6 +108,27 @@ TEST_F(FileShares, AnswersUnderWayCount) {
   EXPECT_TRUE(add("a", 10));
 }
 
+TEST_F(FileShares, OthersDoNotStopAnswers) {
+  const auto goes_on = [this](std::int64_t bytes_max = 0) {
+    return store().check_answers("a", {bytes_max, true}).ok();
+  };
+  EXPECT_EQ(fill("a", 10), 50);
+  EXPECT_EQ(fill("b", 10), 25);
+  EXPECT_FALSE(store().check_share("a", {0, true}).ok());
+  EXPECT_TRUE(goes_on());
+  EXPECT_FALSE(goes_on(499));
+  store().hold_answers("a", 1);
+  EXPECT_FALSE(goes_on()) << "more than one alone has";
+  store().hold_answers("a", -1);
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(store().remove("a", store().list("a").front().id).ok());
+  EXPECT_EQ(fill("c", 10), 22);  // 230 are left
+  EXPECT_EQ(fill("d", 10), 11);  // 120
+  store().hold_answers("a", 60);
+  EXPECT_TRUE(goes_on());
+  store().hold_answers("a", 1);
+  EXPECT_FALSE(goes_on()) << "more than is left";
+}
+
 TEST_F(FileShares, OneAloneHasAllOfIt) {
   EXPECT_EQ(fill("a", 10, {}), 100);
 }
