@@ -57,8 +57,8 @@ class ClientShares {
     return found == owned_.end() ? 0 : found->second;
   }
   void add(std::uint64_t client, std::int64_t number) {
+    const auto found = owned_.try_emplace(client).first;  // throws before anything is taken
     taken_ += number;
-    const auto found = owned_.try_emplace(client).first;
     if ((found->second += number) == 0) owned_.erase(found);
   }
 
