@@ -18,6 +18,7 @@
 
 #include "base/check.h"
 #include "chat/json.h"
+#include "tokenizer/utf8.h"
 
 namespace koho::chat {
 namespace {
@@ -27,10 +28,6 @@ constexpr bool is_python_space(char32_t c) {
   return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
          c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
          c == 0x205F || c == 0x3000;
-}
-
-constexpr bool is_continuation(char c) {
-  return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U;
 }
 
 /// The character that `text` starts with, and its length in bytes. A byte that starts no whole
@@ -47,7 +44,7 @@ Character first_character(std::string_view text) {
   if (text.size() < bytes) return {0xFFFD, 1};
   char32_t code = lead & (0x7FU >> bytes);
   for (std::size_t i = 1; i < bytes; ++i) {
-    if (!is_continuation(text[i])) return {0xFFFD, 1};
+    if (begins_character(text[i])) return {0xFFFD, 1};
     code = (code << 6U) | (static_cast<unsigned char>(text[i]) & 0x3FU);
   }
   return {code, bytes};
@@ -161,7 +158,7 @@ std::string_view python_strip(std::string_view text) {
   }
   while (!text.empty()) {
     std::size_t last = text.size() - 1;
-    while (last > 0 && is_continuation(text[last])) --last;
+    while (last > 0 && !begins_character(text[last])) --last;
     const Character c = first_character(text.substr(last));
     if (!is_python_space(c.code) || last + c.bytes != text.size()) break;
     text = text.substr(0, last);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "tokenizer/utf8.h"
 
 namespace koho::chat {
 namespace {
@@ -32,11 +33,6 @@ TypeSet named_type(const Json& name) {
   for (const auto& [known, types] : kNames)
     if (name.is_string() && name.text == known) return types;
   return TypeSet::kAny;
-}
-
-std::size_t num_characters(std::string_view text) {
-  return static_cast<std::size_t>(std::ranges::count_if(
-      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
 }
 
 /// Whether `size` is within the bounds of that name in `schema`.
@@ -148,7 +144,8 @@ class Walk {
     if (schema.find("minLength") == nullptr && schema.find("maxLength") == nullptr) return true;
     constexpr std::size_t kBytesOfOne = 1024;  // take as long as a comparison
     return !compare(1 + text.size() / kBytesOfOne) ||
-           within(schema, "minLength", "maxLength", static_cast<double>(num_characters(text)));
+           within(schema, "minLength", "maxLength",
+                  static_cast<double>(std::ranges::count_if(text, begins_character)));
   }
 
   bool choices_allow(const Json& schema, const Json& value, int depth) {
@@ -288,7 +285,12 @@ ToolSchemas::ToolSchemas(const std::vector<Json>& tools) {
 }
 
 bool ToolSchemas::has(std::string_view tool) const {
-  return std::any_of(tools_.begin(), tools_.end(), [&](const Tool& t) { return t.name == tool; });
+  return parameters_of(tool) != nullptr;
+}
+
+const Json* ToolSchemas::parameters_of(std::string_view tool) const {
+  const auto found = std::ranges::find(tools_, tool, &Tool::name);
+  return found == tools_.end() ? nullptr : &found->parameters;
 }
 
 std::string_view ToolSchemas::name_at_start(std::string_view text) const {
@@ -299,23 +301,19 @@ std::string_view ToolSchemas::name_at_start(std::string_view text) const {
 }
 
 bool ToolSchemas::allows(std::string_view tool, std::string_view key, const Json& value) const {
-  for (const Tool& one : tools_) {
-    if (one.name != tool) continue;
-    Walk walk(one.parameters);
-    const Json* schema = walk.property(one.parameters, key);
-    return schema == nullptr || walk.allows(*schema, value);
-  }
-  return true;
+  const Json* parameters = parameters_of(tool);
+  if (parameters == nullptr) return true;
+  Walk walk(*parameters);
+  const Json* schema = walk.property(*parameters, key);
+  return schema == nullptr || walk.allows(*schema, value);
 }
 
 TypeSet ToolSchemas::argument_types(std::string_view tool, std::string_view key) const {
-  for (const Tool& one : tools_) {
-    if (one.name != tool) continue;
-    Walk walk(one.parameters);
-    const Json* schema = walk.property(one.parameters, key);
-    return schema == nullptr ? TypeSet(TypeSet::kAny) : walk.types(*schema);
-  }
-  return TypeSet::kAny;
+  const Json* parameters = parameters_of(tool);
+  if (parameters == nullptr) return TypeSet::kAny;
+  Walk walk(*parameters);
+  const Json* schema = walk.property(*parameters, key);
+  return schema == nullptr ? TypeSet(TypeSet::kAny) : walk.types(*schema);
 }
 
 }  // namespace koho::chat

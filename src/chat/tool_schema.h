@@ -69,6 +69,9 @@ class ToolSchemas {
     std::string name;
     Json parameters;
   };
+  /// Null: there is no such tool.
+  const Json* parameters_of(std::string_view tool) const;
+
   std::vector<Tool> tools_;
 };
 

@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tokenizer/utf8.h"
+
 namespace koho {
 
 /// Bounds of a string's length in code points.
@@ -51,11 +53,6 @@ struct CountedPattern {
   LengthBounds bounds;
 };
 std::optional<CountedPattern> counted_pattern(std::string_view pattern);
-
-/// Whether `c` is the first byte of a UTF-8 character.
-inline bool begins_character(char c) {
-  return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
-}
 
 /// Follows a text that the grammar allows. Requires: `plan` outlives it.
 class LengthTracker {

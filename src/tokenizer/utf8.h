@@ -10,6 +10,11 @@
 
 namespace koho {
 
+/// Whether `c` is the first byte of a UTF-8 character.
+constexpr bool begins_character(char c) {
+  return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
+}
+
 /// What a text starts with.
 struct Utf8Step {
   enum class Kind : std::uint8_t {
