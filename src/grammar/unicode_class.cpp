@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "grammar/unicode_class.h"
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -43,19 +45,8 @@ std::size_t index_of(char32_t c) {
   return c - (c >= 0xE000 ? 0x800U : 0U);
 }
 
-}  // namespace
-
-void append_of_class(std::string& out, char32_t c) {
-  if (c < 0x20 || c == 0x7F) {
-    out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    return;
-  }
-  if (c < 0x80 && std::string_view("\\]-^[").find(static_cast<char>(c)) != std::string_view::npos)
-    out += '\\';
-  append_utf8(out, c);
-}
-
-std::optional<std::string> class_of_property(const std::string& property, bool whole) {
+/// Looks at every character: this takes some milliseconds.
+std::optional<std::string> search_class(const std::string& property, bool whole) {
   constexpr char32_t kAllBelow = 0x530;  // Latin, Greek, Cyrillic: whole
   constexpr std::size_t kRunMin = 16;    // above, shorter runs, or gaps between them, are left out
   int error = 0;
@@ -101,6 +92,33 @@ std::optional<std::string> class_of_property(const std::string& property, bool w
     append_of_class(out, high);
   }
   return out;
+}
+
+}  // namespace
+
+void append_of_class(std::string& out, char32_t c) {
+  if (c < 0x20 || c == 0x7F) {
+    out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    return;
+  }
+  if (c < 0x80 && std::string_view("\\]-^[").find(static_cast<char>(c)) != std::string_view::npos)
+    out += '\\';
+  append_utf8(out, c);
+}
+
+std::optional<std::string> class_of_property(const std::string& property, bool whole) {
+  constexpr std::size_t kKnownMax = 256;  // of a few kilobytes each
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, bool>, std::optional<std::string>> known;
+  const std::pair key(property, whole);
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto found = known.find(key); found != known.end()) return found->second;
+  }
+  std::optional<std::string> made = search_class(property, whole);
+  const std::lock_guard lock(mutex);
+  if (made && known.size() < kKnownMax) known.emplace(key, made);
+  return made;
 }
 
 }  // namespace koho
