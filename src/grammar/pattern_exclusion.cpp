@@ -13,7 +13,7 @@ namespace koho {
 namespace {
 
 bool is_plain_word(std::string_view word) {
-  return !word.empty() && std::ranges::all_of(word, [](char c) {
+  return !word.empty() && word.size() <= kExcludedBytesMax && std::ranges::all_of(word, [](char c) {
     return c >= ' ' && c < '\x7f' &&
            std::string_view("\"\\^$.|?*+()[]{}").find(c) == std::string_view::npos;
   });

@@ -60,6 +60,8 @@ class Rewriter {
     if (c == '\\') return escape();
     if (in_class_) {
       in_class_ = false;
+    } else if (c == ')') {
+      depth_ = std::max(depth_ - 1, 0);
     } else if (rest_.starts_with(R"([\s\S])") || rest_.starts_with(R"([\S\s])")) {
       take(6);  // all characters
       return {};
@@ -94,6 +96,10 @@ class Rewriter {
   }
 
   Status group() {
+    if (++depth_ > kGroupDepthMax)
+      return refused(
+          kGrammarTooComplex,
+          fmt::format("groups nest deeper than the limit of {} parentheses", kGroupDepthMax));
     for (const std::string_view look : {"(?=", "(?!", "(?<=", "(?<!"})
       if (rest_.starts_with(look))
         return refused(kUnsupportedSchema,
@@ -424,6 +430,7 @@ class Rewriter {
   bool ignore_case_ = false;
   bool in_class_ = false;
   bool negated_ = false;  // the class
+  int depth_ = 0;         // of groups
 };
 
 }  // namespace

@@ -13,6 +13,11 @@
 
 namespace koho {
 
+/// What nests deeper, in an expression or in what excludes a longer word, would end on the end of a
+/// stack: xgrammar visits groups by recursion.
+inline constexpr int kGroupDepthMax = 256;
+inline constexpr std::size_t kExcludedBytesMax = 200;
+
 /// Rewrites the expressions of one schema.
 class PatternRewriter {
  public:
@@ -29,7 +34,8 @@ class PatternRewriter {
   ///   \s of a `json_string`: a space, as all other white space would be an escape there;
   ///   ".": no end of a line, of ECMA-262's four (but behind (?s)).
   /// Errors: unsupported_schema with what to write instead: other look-around, \P{…}, a property
-  /// that Unicode does not have, (?i) with other letters.
+  /// that Unicode does not have, (?i) with other letters; grammar_too_complex: groups nest deeper
+  /// than kGroupDepthMax.
   Result<std::string> rewrite(std::string_view pattern, bool json_string);
 
  private:
@@ -39,7 +45,8 @@ class PatternRewriter {
 /// An expression for all strings that, without quotation marks, backslashes, control characters and
 /// ends of lines, are none of `words`, or with `prefixes` begin with none; `empty`: the empty
 /// string, too.
-/// Requires: each word is non-empty printable ASCII without quotation marks and backslashes.
+/// Requires: each word is non-empty printable ASCII without quotation marks and backslashes, of at
+/// most kExcludedBytesMax.
 std::string pattern_without(std::span<const std::string> words, bool prefixes, bool empty);
 
 /// "^(?!a|b$).*$" as an expression without look-ahead; nullopt: it has another form.

@@ -17,8 +17,7 @@ using json::Member;
 
 /// Whether pattern_without() can exclude a word.
 bool is_writable(std::string_view word) {
-  constexpr std::size_t kBytesMax = 200;
-  return !word.empty() && word.size() <= kBytesMax && std::ranges::all_of(word, [](char c) {
+  return !word.empty() && word.size() <= kExcludedBytesMax && std::ranges::all_of(word, [](char c) {
     return c >= ' ' && c < '\x7f' && c != '"' && c != '\\';
   });
 }

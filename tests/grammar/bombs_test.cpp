@@ -197,6 +197,16 @@ std::vector<Bomb> bounds() {
        either},
       {"patterns_of_quantifiers",
        schema(R"({"type":"string","pattern":"^((a{1,1000}){1,1000}){1,1000}$"})"), either},
+      {"pattern_30000_brackets",
+       schema(R"({"type":"string","pattern":")" + nested(30'000, "(", "a", ")") + "\"}"), refused,
+       kGrammarTooComplex},
+      {"names_30000_brackets",
+       schema(R"({"type":"object","patternProperties":{")" + nested(30'000, "(", "a", ")") +
+              R"(":{}}})"),
+       refused, kGrammarTooComplex},
+      {"pattern_without_a_word_of_60_kb",
+       schema(R"({"type":"string","pattern":"^(?!)" + std::string(60'000, 'a') + ").*$\"}"),
+       refused, kUnsupportedSchema},
       {"pattern_that_backtracks", schema(R"({"type":"string","pattern":"^(a+)+$"})"), accepted},
       {"pattern_of_words_500", schema(R"({"type":"string","pattern":"^(( ?[a-z]+){1,500})$"})"),
        either},
@@ -210,6 +220,8 @@ std::vector<Bomb> expressions() {
   const auto regex = [](std::string text) { return Constraint::regex(std::move(text)); };
   return {
       {"regex_30000_brackets", regex(nested(30'000, "(", "a", ")")), refused, kGrammarTooComplex},
+      {"regex_brackets_beside_others", regex(nested(8'000, "([)]", "a", ")")), refused,
+       kGrammarTooComplex},
       {"regex_60_brackets_with_stars", regex(nested(60, "(", "a", ")*")), either},
       {"regex_empty_loop", regex("(a*)*"), accepted},
       {"regex_empty_loops_in_each_other", regex("((a?)*(b?)*)*"), accepted},
@@ -235,6 +247,14 @@ std::vector<Bomb> grammars() {
       {"ebnf_left_recursion", ebnf("root ::= root \"a\" | \"a\""), either},
       {"ebnf_two_in_a_ring", ebnf("root ::= a\na ::= b\nb ::= a"), refused, kUnsatisfiableSchema},
       {"ebnf_empty_ring", ebnf("root ::= a root | \"\"\na ::= \"\" | a a"), either},
+      {"ebnf_repetition_of_itself", ebnf("root ::= root{2,}"), refused, kUnsatisfiableSchema},
+      {"ebnf_repetitions_in_a_ring", ebnf("root ::= \"x\"\na ::= b{1,2}\nb ::= a{2}"), accepted},
+      {"ebnf_3000_repetitions", ebnf([] {
+         std::string made = "root ::= r0{1,2}\n";
+         for (int i = 0; i < 3000; ++i) made += fmt::format("r{} ::= r{}{{1,2}}\n", i, i + 1);
+         return made + "r3000 ::= \"z\"";
+       }()),
+       either},
       {"ebnf_ambiguous", ebnf("root ::= root root | \"a\" | \"b\""), either},
       {"ebnf_ambiguous_and_empty", ebnf("root ::= root root root | \"a\" | \"\""), either},
       {"ebnf_2000_rules",

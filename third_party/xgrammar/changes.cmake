@@ -351,6 +351,29 @@ change(grammar_functor.cc 1 [==[
 set(has_hash "(grammar_->ImplPtr()->per_rule_fsm_hashes[ref_rule_id].has_value())")
 change(grammar_functor.cc 2 "XGRAMMAR_CHECK${has_hash};" "if (!${has_hash}) throw koho::guard::NoHash();")
 
+# A rule that is nothing but a repetition is repeated as what it repeats. One that repeats itself, as in root ::= root{2,}, ended on
+# the end of the stack, and with it the process: it stays a reference.
+change(grammar_functor.cc 1 [==[
+  std::map<std::vector<int64_t>, int32_t> repetition_cache_;
+};
+]==] [==[
+  std::map<std::vector<int64_t>, int32_t> repetition_cache_;
+  std::set<int32_t> open_rules_;  // that the repetition being visited looks into
+};
+]==])
+change(grammar_functor.cc 1 [==[
+    if (ref_choice.size() == 1) {
+      // Visit]==] [==[
+    constexpr size_t kDepthMax = 64;
+    if (ref_choice.size() == 1 && open_rules_.size() < kDepthMax && open_rules_.insert(rule_id).second) {
+      // Visit]==])
+change(grammar_functor.cc 1 [==[
+      grammar_expr_id = VisitExpr(ref_choice[0]);
+]==] [==[
+      grammar_expr_id = VisitExpr(ref_choice[0]);
+      open_rules_.erase(rule_id);
+]==])
+
 # What leads nowhere is left out: an edge behind which no text of its rule can end, as behind the empty class of a[^\s\S]b or in a
 # rule that only begins itself anew. xgrammar would allow the token before it, and then none. No end at all: no text satisfies.
 change(grammar_functor.cc 1 [==[
