@@ -186,7 +186,7 @@ bool Schema::Tree::open() const {
   return node.properties.empty() && allows_others(node);
 }
 
-Result<std::vector<SchemaProperty>> Schema::Tree::properties() const {
+Result<std::vector<SchemaProperty>> Schema::Tree::properties(std::size_t& bytes_left) const {
   const int index = follow(0);
   const Node& node = at(index);
   if (node.types == kAnyType && node.value->object() != nullptr && node.primary.empty() &&
@@ -206,7 +206,11 @@ Result<std::vector<SchemaProperty>> Schema::Tree::properties() const {
     entry.name = property.name;
     entry.required = property.always_comes();
     std::vector<int> seen;
-    add_alternatives(property.node, entry.alternatives, seen);
+    add_alternatives(property.node, entry.alternatives, seen, bytes_left);
+    if (bytes_left == 0)
+      return fault(kGrammarTooComplex, node.path,
+                   "the arguments' schemas are too large, each with the definitions that it may "
+                   "refer to and the values of its enums: write fewer of these");
   }
   return found;
 }
@@ -231,8 +235,8 @@ std::optional<LengthPlan> Schema::take_lengths() {
   return tree_->take_lengths();
 }
 
-Result<std::vector<SchemaProperty>> Schema::properties() const {
-  return tree_->properties();
+Result<std::vector<SchemaProperty>> Schema::properties(std::size_t& bytes_left) const {
+  return tree_->properties(bytes_left);
 }
 
 bool Schema::open() const {

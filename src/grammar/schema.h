@@ -76,8 +76,9 @@ class Schema {
 
   /// The properties of the object that the schema describes, in the schema's order. Errors:
   /// unsupported_schema: the schema is not an object described by `properties`, or a `$ref` points
-  /// outside of `$defs` and `definitions`.
-  Result<std::vector<SchemaProperty>> properties() const;
+  /// outside of `$defs` and `definitions`; grammar_too_complex: they take `bytes_left`, of which
+  /// this takes what they have. Each carries the definitions that it may refer to.
+  Result<std::vector<SchemaProperty>> properties(std::size_t& bytes_left) const;
   /// Whether that object may have other properties.
   bool open() const;
 

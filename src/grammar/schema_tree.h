@@ -81,7 +81,7 @@ class Schema::Tree {
   int num_parts() const { return static_cast<int>(nodes_.size()); }
   std::optional<Part> part(int index) const;
   bool open() const;
-  Result<std::vector<SchemaProperty>> properties() const;
+  Result<std::vector<SchemaProperty>> properties(std::size_t& bytes_left) const;
 
  private:
   struct Property {
@@ -249,7 +249,8 @@ class Schema::Tree {
   std::string standing_alone(int index, unsigned types) const;
   void add_alternatives(int index,
                         std::vector<SchemaProperty::Alternative>& alternatives,
-                        std::vector<int>& seen) const;
+                        std::vector<int>& seen,
+                        std::size_t& bytes_left) const;
 
   Value root_;
   Value anything_value_;

@@ -234,15 +234,21 @@ std::string Schema::Tree::standing_alone(int index, unsigned types) const {
 
 void Schema::Tree::add_alternatives(int index,
                                     std::vector<SchemaProperty::Alternative>& alternatives,
-                                    std::vector<int>& seen) const {
+                                    std::vector<int>& seen,
+                                    std::size_t& bytes_left) const {
   using Alternative = SchemaProperty::Alternative;
+  const auto add = [&](Alternative::Kind kind, std::string value) {
+    bytes_left -= std::min(bytes_left, value.size());
+    alternatives.push_back({kind, std::move(value)});
+  };
   index = follow(index);
   if (std::ranges::find(seen, index) != seen.end()) return;
   seen.push_back(index);
   const Node& node = at(index);
   if (node.primary == "anyOf" || node.primary == "oneOf") {
     for (const int option : node.options)
-      if (at(option).productive) add_alternatives(option, alternatives, seen);
+      if (at(option).productive && bytes_left > 0)
+        add_alternatives(option, alternatives, seen, bytes_left);
     return;
   }
   if (node.primary == "const" || node.primary == "enum") {
@@ -252,7 +258,7 @@ void Schema::Tree::add_alternatives(int index,
         text = *value.string();
       else
         append_json_value(text, value);
-      alternatives.push_back({Alternative::Kind::literal, std::move(text)});
+      add(Alternative::Kind::literal, std::move(text));
     });
     return;
   }
@@ -274,7 +280,7 @@ void Schema::Tree::add_alternatives(int index,
     }
   }
   const unsigned others = any ? 0 : node.types & ~static_cast<unsigned>(string_type);
-  if (others != 0) alternatives.push_back({Alternative::Kind::json, standing_alone(index, others)});
+  if (others != 0) add(Alternative::Kind::json, standing_alone(index, others));
 }
 
 }  // namespace koho

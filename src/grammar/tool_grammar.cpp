@@ -6,7 +6,9 @@
 #include <string_view>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/json_writer.h"
+#include "grammar/schema.h"
 
 namespace koho {
 namespace {
@@ -68,6 +70,16 @@ std::string any_text(std::int64_t length_min, std::int64_t length_max) {
                              length_max < 0 ? "" : std::to_string(length_max)));
 }
 
+/// What reading the schemas of all tools may take. Each argument has the definitions of its tool's
+/// schema beside it: 900 in one of 64 KiB are 60 MB.
+struct Budget {
+  explicit Budget(const GrammarLimits& limits)
+      : us_max(limits.compile_us_max), end_ns(thread_ns() + 1000 * limits.compile_us_max) {}
+  std::int64_t us_max;
+  std::int64_t end_ns;
+  std::size_t bytes_left = 8UL << 20U;
+};
+
 class CallWriter {
  public:
   CallWriter(const CallTags& tags, bool newlines) : tags_(tags), newlines_(newlines) {}
@@ -98,11 +110,17 @@ class CallWriter {
 
   Result<std::vector<std::string>> arguments(const ToolGrammar& tool,
                                              const SchemaLimits& limits,
-                                             SchemaStrictness strictness) const {
+                                             SchemaStrictness strictness,
+                                             Budget& budget) const {
     std::vector<std::string> found;
     if (tool.parameters.empty()) return found;
+    if (thread_ns() > budget.end_ns)
+      return refused(kGrammarTooComplex,
+                     fmt::format("reading the schemas of all tools takes more than {} ms",
+                                 budget.us_max / 1000));
     KOHO_TRY_ASSIGN(const Schema schema, Schema::read(tool.parameters, limits, strictness));
-    KOHO_TRY_ASSIGN(const std::vector<SchemaProperty> properties, schema.properties());
+    KOHO_TRY_ASSIGN(const std::vector<SchemaProperty> properties,
+                    schema.properties(budget.bytes_left));
     for (const SchemaProperty& property : properties) {
       std::string one = argument(text(property.name), value(property));
       found.push_back(property.required ? std::move(one) : around("optional", one));
@@ -191,12 +209,13 @@ bool has_schema(const Constraint& constraint, const ToolGrammar& tool, ToolStric
 
 Result<std::string> tool_call_tag(const Constraint& constraint,
                                   const Tokenizer& tokenizer,
-                                  const SchemaLimits& limits,
+                                  const GrammarLimits& limits,
                                   ToolStrictness strictness) {
   using Calls = Constraint::Calls;
   KOHO_TRY(check(constraint));
   KOHO_TRY_ASSIGN(const CallTags tags, find_tags(tokenizer));
   const CallWriter writer(tags, constraint.newline_after_tags);
+  Budget budget(limits);
   std::vector<std::string> bodies;
   std::vector<std::string> free_names;
   for (const ToolGrammar& tool : constraint.tools) {
@@ -208,9 +227,10 @@ Result<std::string> tool_call_tag(const Constraint& constraint,
                                                : strictness == ToolStrictness::best_effort
                                                    ? SchemaStrictness::best_effort
                                                    : SchemaStrictness::structure_only;
-    Result<std::vector<std::string>> arguments = writer.arguments(tool, limits, schema_strictness);
+    Result<std::vector<std::string>> arguments =
+        writer.arguments(tool, limits.schema, schema_strictness, budget);
     if (!arguments.ok() && schema_strictness == SchemaStrictness::best_effort)
-      arguments = writer.arguments(tool, limits, SchemaStrictness::structure_only);
+      arguments = writer.arguments(tool, limits.schema, SchemaStrictness::structure_only, budget);
     if (!arguments.ok() && !tool.strict) {
       free_names.push_back(writer.name(tool));
       continue;

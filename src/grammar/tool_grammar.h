@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "grammar/constraint.h"
-#include "grammar/schema.h"
+#include "grammar/grammar_compiler.h"
 #include "tokenizer/tokenizer.h"
 
 namespace koho {
@@ -32,11 +32,12 @@ bool has_schema(const Constraint& constraint, const ToolGrammar& tool, ToolStric
 
 /// The structural tag of the calls that `constraint` allows.
 /// Requires: constraint.kind is tool_calls. Errors: unsupported: the tokenizer has no token for a
-/// tag; invalid_argument: there is no tool, a name is empty or appears twice, or Schema::read()
-/// fails for a strict tool (the message names it).
+/// tag; invalid_argument: there is no tool, a name is empty or appears twice, Schema::read() fails
+/// for a strict tool (the message names it), or the schemas of all strict tools take more than a
+/// compilation's time or some megabytes. Arguments of other tools are free then.
 Result<std::string> tool_call_tag(const Constraint& constraint,
                                   const Tokenizer& tokenizer,
-                                  const SchemaLimits& limits,
+                                  const GrammarLimits& limits,
                                   ToolStrictness strictness);
 
 }  // namespace koho

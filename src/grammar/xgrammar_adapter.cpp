@@ -2,7 +2,6 @@
 #include "grammar/xgrammar_adapter.h"
 
 #include <algorithm>
-#include <chrono>
 #include <guard.h>
 #include <optional>
 #include <utility>
@@ -118,15 +117,15 @@ xgrammar::CompiledGrammar compile_text(Constraint::Kind kind,
 }
 
 /// Compiles the subschemas of `schema` one by one, innermost first, and returns the error of the
-/// first that fails, with its path. nullopt if all compile, or if the search takes too long.
+/// first that fails, with its path. nullopt if all compile, or if the search takes until `end_ns` of
+/// the thread's time.
 std::optional<Error> find_fault(const Schema& schema,
                                 xgrammar::GrammarCompiler& compiler,
-                                const GrammarLimits& limits) {
-  using Clock = std::chrono::steady_clock;
-  const auto end = Clock::now() + std::chrono::microseconds(limits.compile_us_max);
+                                const GrammarLimits& limits,
+                                std::int64_t end_ns) {
   // First the subschemas without $ref: one with a $ref may fail because of its target.
   for (const bool refers : {false, true})
-    for (int i = schema.num_parts() - 1; i >= 0 && Clock::now() < end; --i) {
+    for (int i = schema.num_parts() - 1; i >= 0 && thread_ns() < end_ns; --i) {
       const std::optional<Schema::Part> part = schema.part(i);
       if (!part || part->refers != refers) continue;
       Status status =
@@ -340,17 +339,20 @@ XgrammarAdapter::~XgrammarAdapter() = default;
 Error XgrammarAdapter::explain(const Constraint& constraint, Error error) const {
   if (!is_grammar_error(error) || error.reason == kGrammarTooComplex) return error;
   Library library(*vocabulary_, limits_);
+  const std::int64_t end_ns = thread_ns() + 1000 * limits_.compile_us_max;
   if (constraint.kind == Constraint::Kind::json_schema) {
     const Result<Schema> schema = Schema::read(constraint.text, limits_.schema);
     if (!schema.ok()) return error;
-    if (std::optional<Error> found = find_fault(*schema, library.compiler, limits_)) return *found;
+    if (std::optional<Error> found = find_fault(*schema, library.compiler, limits_, end_ns))
+      return *found;
     return placed("$", std::move(error));
   }
   for (const ToolGrammar& tool : constraint.tools) {
+    if (thread_ns() > end_ns) break;
     if (!tool.strict || tool.parameters.empty()) continue;
     const Result<Schema> schema = Schema::read(tool.parameters, limits_.schema);
     if (!schema.ok()) continue;
-    if (std::optional<Error> found = find_fault(*schema, library.compiler, limits_))
+    if (std::optional<Error> found = find_fault(*schema, library.compiler, limits_, end_ns))
       return placed_at_tool(tool.name, std::move(*found));
   }
   return error;
@@ -426,8 +428,7 @@ Result<XgrammarAdapter::GrammarSource> XgrammarAdapter::source_of(const Constrai
         return refused(kGrammarTooComplex,
                        fmt::format("tools: at most {} tools with schemas are supported, found {}",
                                    limits_.tools_max, schemas));
-      KOHO_TRY_ASSIGN(source.text,
-                      tool_call_tag(constraint, tokenizer_, limits_.schema, strictness));
+      KOHO_TRY_ASSIGN(source.text, tool_call_tag(constraint, tokenizer_, limits_, strictness));
       break;
     }
     case Kind::structural_tag: {

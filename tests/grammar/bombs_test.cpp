@@ -101,6 +101,19 @@ std::string members(int count, const std::string& value, bool required) {
          (required ? list(count, name) : "") + "]}";
 }
 
+/// 64 KiB: each of 880 arguments refers to the 680 definitions.
+std::string arguments_with_definitions() {
+  const auto reference = [](int i) { return fmt::format(R"({{"$ref":"#/$defs/d{}"}})", i % 680); };
+  return R"({"type":"object","properties":{)" +
+         list(880, [&](int i) { return fmt::format("\"p{}\":{}", i, reference(i)); }) +
+         R"(},"$defs":{)" +
+         list(680,
+              [&](int i) {
+                return fmt::format(R"("d{}":{{"type":"array","items":{}}})", i, reference(i + 1));
+              }) +
+         "}}";
+}
+
 std::vector<Bomb> shapes() {
   using enum Outcome;
   const std::string text = R"({"type":"string"})";
@@ -318,6 +331,21 @@ std::vector<Bomb> tags_and_tools() {
            }(),
            Constraint::Calls::at_least_one),
        either},
+      {"tools_whose_arguments_share_definitions",
+       Constraint::tool_calls(
+           std::vector<ToolGrammar>(1, {"t", arguments_with_definitions(), true}),
+           Constraint::Calls::at_least_one),
+       refused, kGrammarTooComplex},
+      {"free_tools_whose_arguments_share_definitions",
+       Constraint::tool_calls(
+           [] {
+             std::vector<ToolGrammar> made;
+             for (int i = 0; i < 16; ++i)
+               made.push_back({fmt::format("t{}", i), arguments_with_definitions(), false});
+             return made;
+           }(),
+           Constraint::Calls::at_least_one),
+       accepted},
       {"tools_129",
        Constraint::tool_calls(
            [] {
