@@ -201,6 +201,23 @@ TEST(ExactGrammars, ExpressionsAreRefused) {
   expect_exact(good, Constraint::ebnf(good.source));
 }
 
+/// Nothing follows the start rule, but where a rule refers to it: the mask had no token that reaches
+/// beyond an inner one, as "}}" of {"a":{"a":{}}}.
+TEST(ExactGrammars, MasksReachBeyondAnInnerStartRule) {
+  for (const Constraint& constraint :
+       {Constraint::ebnf(R"(root ::= "b" root "c" | "a" root root | "")"),
+        Constraint::ebnf(R"(root ::= "b" root "c" | [^bc]+ | "")"),
+        Constraint::json_schema(R"({"type":"array","items":{"$ref":"#"}})"),
+        Constraint::json_schema(
+            R"({"type":"object","properties":{"a":{"$ref":"#"},"b":{"type":"integer"}}})")}) {
+    SCOPED_TRACE(constraint.text);
+    const auto compiled = compiler().compile(constraint);
+    ASSERT_TRUE(compiled.ok()) << compiled.error().message;
+    for (std::uint64_t seed = 1; seed <= 8; ++seed)
+      expect_accept_agrees_with_mask(**compiled, seed, "abc]}");
+  }
+}
+
 TEST(ExactGrammars, EscapesThatReadersDisagreeOnAreRefused) {
   for (const char* grammar :
        {R"(root ::= "\x41b")", R"(root ::= [\x41b])", R"(root ::= "a\U0000d83d")",

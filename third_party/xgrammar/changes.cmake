@@ -374,6 +374,34 @@ change(grammar_functor.cc 1 [==[
       open_rules_.erase(rule_id);
 ]==])
 
+# Nothing follows the start rule, unless a rule refers to it: of root ::= "(" root ")" | "a" root root | "" the masks left out
+# tokens that reach beyond the end of an inner root, as "))".
+change(grammar_compiler.cc 1 [==[
+  auto root_rule_id = compiled_grammar_impl->grammar->GetRootRuleId();
+
+]==] [==[
+  auto root_rule_id = compiled_grammar_impl->grammar->GetRootRuleId();
+  const Grammar& optimized = compiled_grammar_impl->grammar;
+  bool ends_with_root = true;
+  for (int i = 0; i < optimized->NumGrammarExprs(); ++i) {
+    using Type = Grammar::Impl::GrammarExprType;
+    const auto expr = optimized->GetGrammarExpr(i);
+    if ((expr.type == Type::kRuleRef || expr.type == Type::kRepeat) && expr[0] == root_rule_id) ends_with_root = false;
+    if (expr.type == Type::kTagDispatch) {
+      for (const auto& pair : optimized->GetTagDispatch(expr).tag_rule_pairs) {
+        if (pair.second == root_rule_id) ends_with_root = false;
+      }
+    } else if (expr.type == Type::kTokenTagDispatch) {
+      for (const auto& pair : optimized->GetTokenTagDispatch(expr).trigger_rule_pairs) {
+        if (pair.second == root_rule_id) ends_with_root = false;
+      }
+    }
+  }
+
+]==])
+change(grammar_compiler.cc 1 "add_task_adaptive_token_mask(cur_stack_element, rule_id == root_rule_id);"
+       "add_task_adaptive_token_mask(cur_stack_element, rule_id == root_rule_id && ends_with_root);")
+
 # What leads nowhere is left out: an edge behind which no text of its rule can end, as behind the empty class of a[^\s\S]b or in a
 # rule that only begins itself anew. xgrammar would allow the token before it, and then none. No end at all: no text satisfies.
 change(grammar_functor.cc 1 [==[
@@ -694,6 +722,7 @@ change(regex_converter.cc 1 [==[
 compile_changed(earley_parser.cc)
 compile_changed(regex_converter.cc)
 compile_changed(grammar.cc)
+compile_changed(grammar_compiler.cc)
 compile_changed(json_schema_converter.cc)
 compile_changed(fsm.cc)
 compile_changed(fsm_builder.cc)
