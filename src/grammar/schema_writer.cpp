@@ -18,6 +18,19 @@ void append_whole_bound(std::string& out, std::string_view name, double bound) {
   append_json_value(out, Value(static_cast<std::int64_t>(whole)));
 }
 
+/// Writes a bound of numbers that is an integer, which xgrammar reads as a double: one that doubles
+/// do not have becomes the next within the bound.
+void append_integer_bound(std::string& out, std::string_view name, std::int64_t bound) {
+  const auto nearest = static_cast<double>(bound);
+  const auto difference = static_cast<long double>(nearest) - static_cast<long double>(bound);
+  const bool lower = name == "minimum" || name == "exclusiveMinimum";
+  if (lower ? difference >= 0 : difference <= 0) {
+    append_json_value(out, difference == 0 ? Value(bound) : Value(nearest));
+  } else {
+    append_json_value(out, Value(std::nextafter(nearest, lower ? HUGE_VAL : -HUGE_VAL)));
+  }
+}
+
 }  // namespace
 
 void Schema::Tree::write(std::string& out, int index, unsigned types, bool with_definitions) const {
@@ -114,6 +127,9 @@ void Schema::Tree::write_typed(ObjectWriter& object, const Node& node, unsigned 
     const bool whole = (types & number_type) == 0 && name != "multipleOf";
     if (whole && member.value.kind() == Kind::real)
       append_whole_bound(object.key(name), name, *member.value.number());
+    else if (!whole && name != "multipleOf" && (limits_type(name) & number_type) != 0 &&
+             member.value.kind() == Kind::integer)
+      append_integer_bound(object.key(name), name, *member.value.integer());
     else
       append_json_value(object.key(name), member.value);
   }

@@ -117,8 +117,8 @@ xgrammar::CompiledGrammar compile_text(Constraint::Kind kind,
 }
 
 /// Compiles the subschemas of `schema` one by one, innermost first, and returns the error of the
-/// first that fails, with its path. nullopt if all compile, or if the search takes until `end_ns` of
-/// the thread's time.
+/// first that fails, with its path. nullopt if all compile, or if the search takes until `end_ns`
+/// of the thread's time.
 std::optional<Error> find_fault(const Schema& schema,
                                 xgrammar::GrammarCompiler& compiler,
                                 const GrammarLimits& limits,

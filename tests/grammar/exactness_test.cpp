@@ -109,6 +109,14 @@ std::vector<Case> numbers() {
        R"({"allOf":[{"enum":[9007199254740993,7]},{"enum":[9007199254740992.0,7]}]})",
        {"7"},
        {"9007199254740992", "9007199254740993"}},
+      {"bounds_beyond_doubles",
+       R"({"type":"number","minimum":9007199254740993,"maximum":9007199254740997})",
+       {"9007199254740994", "9007199254740996"},
+       {"9007199254740992", "9007199254740992.9", "9007199254740998"}},
+      {"open_bounds_beyond_doubles",
+       R"({"type":"number","exclusiveMinimum":-9007199254740995,"exclusiveMaximum":0})",
+       {"-9007199254740993", "-1"},
+       {"-9007199254740995", "-9007199254740996", "0"}},
       {"a_member_between_two_integers",
        R"({"type":"object","properties":{"a":{"type":"integer","minimum":0.2,"maximum":0.8},
            "b":{"type":"integer","minimum":0.2,"maximum":1},
@@ -201,8 +209,8 @@ TEST(ExactGrammars, ExpressionsAreRefused) {
   expect_exact(good, Constraint::ebnf(good.source));
 }
 
-/// Nothing follows the start rule, but where a rule refers to it: the mask had no token that reaches
-/// beyond an inner one, as "}}" of {"a":{"a":{}}}.
+/// Nothing follows the start rule, but where a rule refers to it: the mask had no token that
+/// reaches beyond an inner one, as "}}" of {"a":{"a":{}}}.
 TEST(ExactGrammars, MasksReachBeyondAnInnerStartRule) {
   for (const Constraint& constraint :
        {Constraint::ebnf(R"(root ::= "b" root "c" | "a" root root | "")"),
