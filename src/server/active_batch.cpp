@@ -36,9 +36,9 @@ Result<ActiveBatch::Next> ActiveBatch::next_line(api::BatchLine& read, const Pau
 }
 
 Result<bool> ActiveBatch::give_up_lines(const api::ApiError& why, const Pauses& pauses) {
-  while (!retries.empty()) {
-    const api::BatchLine line = std::move(retries.front().line);
-    retries.pop_front();
+  while (!unsent.empty()) {
+    const api::BatchLine line = std::move(unsent.front().line);
+    unsent.pop_front();
     KOHO_TRY(give_up(line, why));
   }
   api::BatchLine line;

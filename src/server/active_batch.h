@@ -18,8 +18,8 @@ namespace koho::server {
 
 /// Threads: one.
 struct ActiveBatch {
-  /// Lines that wait to be sent again.
-  struct Retry {
+  /// A line that waits to be sent, or to be sent again.
+  struct Unsent {
     api::BatchLine line{};
     std::int64_t at_us = 0;
   };
@@ -50,7 +50,7 @@ struct ActiveBatch {
   LineReader input;
   BatchOutput output;
   BatchOutput errors;
-  std::deque<Retry> retries;
+  std::deque<Unsent> unsent;
   std::shared_ptr<ApiKey> key;
   std::int64_t in_flight = 0;
   std::int64_t completed = 0;

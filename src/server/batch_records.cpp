@@ -181,6 +181,11 @@ void BatchRecords::count(const std::string& id, std::int64_t completed, std::int
   record.failed = failed;
 }
 
+void BatchRecords::save_counts(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  static_cast<void>(save(records_.find(id)->second));
+}
+
 void BatchRecords::name_files(const std::string& id, std::string output, std::string errors) {
   const std::lock_guard lock(mutex_);
   BatchRecord& record = records_.find(id)->second;

@@ -47,6 +47,8 @@ class BatchRecords {
   /// A batch that is still validating goes on, or has failed.
   void end_check(const std::string& id, BatchCheck check);
   void count(const std::string& id, std::int64_t completed, std::int64_t failed);
+  /// Brings them to the disk, if that takes them: what clients see until the batch is open again.
+  void save_counts(const std::string& id);
   /// Once: an unfinished batch that has names keeps them.
   void name_files(const std::string& id, std::string output, std::string errors);
   /// Brings a record to the disk that was not saved. Errors: io_error.

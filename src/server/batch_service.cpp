@@ -121,7 +121,10 @@ void BatchService::run() {
   }
   withdraw(0);
   // There may be room by now for what they still hold.
-  for (const auto& batch : active_) static_cast<void>(batch->flush());
+  for (const auto& batch : active_) {
+    flush(*batch);
+    records_.save_counts(batch->id);
+  }
   active_.clear();
   records_.save_unsaved();
 }
@@ -283,26 +286,18 @@ bool BatchService::feed_one(ActiveBatch& batch,
     const std::int64_t at_once = batch.key->settings().requests_at_once;
     if (at_once > 0 && batch.in_flight >= std::max<std::int64_t>(at_once / 2, 1)) return false;
   }
-  api::BatchLine line;
-  if (!batch.retries.empty()) {
-    if (batch.retries.front().at_us > core_.clock().now_us()) return false;
-    line = std::move(batch.retries.front().line);
-    batch.retries.pop_front();
-  } else {
-    const Result<ActiveBatch::Next> next = batch.next_line(line, pauses);
-    if (!next.ok()) wait(batch.id, next.error());
-    if (next.ok() && *next == ActiveBatch::Next::paused) has_more_ = true;
-    if (!next.ok() || *next != ActiveBatch::Next::line) return false;
-  }
+  if (batch.unsent.empty()) prefetch_line(batch, pauses);
+  if (batch.unsent.empty() || batch.unsent.front().at_us > core_.clock().now_us()) return false;
   // Not before there is a line: one that has all its answers ends in any case.
   const Status room =
       files_->check_answers(owner_of(batch.key.get()), share_of(core_, batch.key.get()));
   if (!room.ok()) {
-    batch.retries.push_front({.line = std::move(line), .at_us = 0});
     wait(batch.id, room.error());
     return false;
   }
   waits_.erase(batch.id);
+  api::BatchLine line = std::move(batch.unsent.front().line);
+  batch.unsent.pop_front();
   Slot& slot = slots_[index];
   slot.batch = &batch;
   slot.order = order_++;
@@ -316,6 +311,15 @@ bool BatchService::feed_one(ActiveBatch& batch,
   return true;
 }
 
+/// Reads a line that is to be sent, if there is one.
+void BatchService::prefetch_line(ActiveBatch& batch, const ActiveBatch::Pauses& pauses) {
+  api::BatchLine line;
+  const Result<ActiveBatch::Next> next = batch.next_line(line, pauses);
+  if (!next.ok()) return wait(batch.id, next.error());
+  if (*next == ActiveBatch::Next::paused) has_more_ = true;
+  if (*next == ActiveBatch::Next::line) batch.unsent.push_back({.line = std::move(line)});
+}
+
 void BatchService::poll_slot(std::size_t index) {
   Slot& slot = slots_[index];
   if (!slot.job || !slot.job->poll()) return;
@@ -324,7 +328,7 @@ void BatchService::poll_slot(std::size_t index) {
   if (slot.job->retry_after_s() > 0 || device) {
     const std::int64_t at_us =
         core_.clock().now_us() + std::int64_t{1'000'000} * slot.job->retry_after_s();
-    batch.retries.push_back({.line = slot.job->take_line(), .at_us = at_us});
+    batch.unsent.push_back({.line = slot.job->take_line(), .at_us = at_us});
   } else {
     keep_answer(slot);
   }
@@ -381,7 +385,7 @@ void BatchService::withdraw(std::int64_t keep) {
       if (slot.job && (youngest == nullptr || slot.order > youngest->order)) youngest = &slot;
     if (youngest == nullptr) return;
     youngest->job->forgive();
-    youngest->batch->retries.push_front({.line = youngest->job->take_line(), .at_us = 0});
+    youngest->batch->unsent.push_front({.line = youngest->job->take_line()});
     release(*youngest);
   }
 }
@@ -389,7 +393,7 @@ void BatchService::withdraw(std::int64_t keep) {
 void BatchService::withdraw_batch(ActiveBatch& batch) {
   for (Slot& slot : slots_) {
     if (!slot.job || slot.batch != &batch) continue;
-    batch.retries.push_back({.line = slot.job->take_line(), .at_us = 0});
+    batch.unsent.push_back({.line = slot.job->take_line()});
     release(slot);
   }
 }
@@ -420,11 +424,13 @@ bool BatchService::settle(ActiveBatch& batch, const ActiveBatch::Pauses& pauses)
       has_more_ = has_more_ || done.ok();
       return false;
     }
-  } else if (!batch.at_end || batch.in_flight > 0 || !batch.retries.empty()) {
-    return false;
-  } else if (status != BatchStatus::finalizing &&
-             !records_.advance(batch.id, BatchStatus::in_progress, BatchStatus::finalizing)) {
-    return false;  // cancelled in this moment
+  } else {
+    // It ends while the server is full, too.
+    if (batch.in_flight == 0 && batch.unsent.empty()) prefetch_line(batch, pauses);
+    if (!batch.at_end || batch.in_flight > 0 || !batch.unsent.empty()) return false;
+    if (status != BatchStatus::finalizing &&
+        !records_.advance(batch.id, BatchStatus::in_progress, BatchStatus::finalizing))
+      return false;  // cancelled in this moment
   }
   records_.count(batch.id, batch.completed, batch.failed);
   name_files(batch.id);

@@ -109,6 +109,7 @@ class BatchService {
   void release(Slot& slot);
   void feed();
   bool feed_one(ActiveBatch& batch, std::size_t index, const ActiveBatch::Pauses& pauses);
+  void prefetch_line(ActiveBatch& batch, const ActiveBatch::Pauses& pauses);
   void withdraw(std::int64_t keep);
   void withdraw_batch(ActiveBatch& batch);
   bool settle(ActiveBatch& batch, const ActiveBatch::Pauses& pauses);

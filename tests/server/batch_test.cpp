@@ -14,6 +14,7 @@
 #include "batch_client.h"
 #include "client.h"
 #include "raw_requests.h"
+#include "server/batch_records.h"
 #include "tests/support/temporary_directory.h"
 #include "tiny_server.h"
 
@@ -242,6 +243,10 @@ TEST_F(Batches, GoOnInTheNextServer) {
     wait_for(server->port(), id,
              [](const Json& batch) { return text_at(batch, "request_counts.completed") != "0"; });
   }
+  // Until it is open again its owner sees how far it was.
+  BatchRecords records(directory_.path() / "batches");
+  ASSERT_TRUE(records.read().ok());
+  EXPECT_GT(records.get(id).completed, 0);
   const auto server = start();
   const Json batch = wait_for(server->port(), id, has_ended);
   EXPECT_EQ(text_at(batch, "status"), "completed");
