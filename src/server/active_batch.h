@@ -55,8 +55,7 @@ struct ActiveBatch {
   std::int64_t in_flight = 0;
   std::int64_t completed = 0;
   std::int64_t failed = 0;
-  std::int64_t bytes_held = 0;  // of its owner's share of files
-  bool at_end = false;          // of the input
+  bool at_end = false;  // of the input
 
  private:
   struct Outcome {

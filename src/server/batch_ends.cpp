@@ -16,7 +16,7 @@ namespace {
 
 std::int64_t bytes_of(const std::filesystem::path& path) {
   struct stat status {};
-  return stat(path.c_str(), &status) == 0 ? status.st_size : -1;
+  return stat(path.c_str(), &status) == 0 ? status.st_size : 0;
 }
 
 void sync_file(const std::filesystem::path& path) {
@@ -26,15 +26,18 @@ void sync_file(const std::filesystem::path& path) {
 
 }  // namespace
 
+std::int64_t BatchService::part_bytes(std::string_view id) const {
+  return bytes_of(part_path(id, "output")) + bytes_of(part_path(id, "errors"));
+}
+
 /// Decides which files the batch will have, on disk.
-void BatchService::name_files(const std::string& id) {
-  const auto name = [&](const char* kind) {
-    const std::filesystem::path part = part_path(id, kind);
-    if (bytes_of(part) <= 0) return std::string();
-    sync_file(part);
+void BatchService::name_files(const ActiveBatch& batch) {
+  const auto name = [&](const BatchOutput& output, const char* kind) {
+    if (output.bytes() == 0) return std::string();
+    sync_file(part_path(batch.id, kind));
     return "file-" + core_.make_id();
   };
-  records_.name_files(id, name("output"), name("errors"));
+  records_.name_files(batch.id, name(batch.output, "output"), name(batch.errors, "errors"));
 }
 
 /// Makes the named files of a batch and ends it.
@@ -61,17 +64,19 @@ void BatchService::finish_files(const BatchRecord& batch) {
   const BatchStatus end = batch.status == BatchStatus::cancelling ? BatchStatus::cancelled
                           : batch.status == BatchStatus::expiring ? BatchStatus::expired
                                                                   : BatchStatus::completed;
+  count_bytes(batch.id, batch.owner, part_bytes(batch.id));
   if (made.ok()) made = records_.end(batch.id, end);
   if (!made.ok() && made.error().code == ErrorCode::not_found) return fail(batch.id, made.error());
   if (!made.ok()) return wait(batch.id, made.error());
-  waits_.erase(batch.id);
+  go_on(batch.id);
   log::info("batch {} is {}: {} completed, {} failed of {}", batch.id, batch_status_name(end),
             batch.completed, batch.failed, batch.total);
 }
 
 /// Ends the batch with an error of this machine, of which its client is not told paths.
 void BatchService::fail(const std::string& id, const Error& error) {
-  waits_.erase(id);
+  go_on(id);
+  count_bytes(id, records_.get(id).owner, 0);
   log::warning("batch {} failed: {}", id, error.message);
   records_.fail(id, {{.line = 0,
                       .code = std::string(error_code_info(error.code).name),

@@ -86,6 +86,7 @@ std::string batch_json(const BatchRecord& record) {
                      record.completed, record.failed);
   out += R"(,"metadata":)";
   out += record.metadata.empty() ? "null" : record.metadata;
+  if (!record.wait_reason.empty()) append_text_member(out, "wait_reason", record.wait_reason);
   return out + '}';
 }
 

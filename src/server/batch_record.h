@@ -62,6 +62,7 @@ struct BatchRecord {
   std::int64_t total = 0;  // requests
   std::int64_t completed = 0;
   std::int64_t failed = 0;
+  std::string wait_reason{};  // of one that waits; as long as the server runs
 
   void enter(BatchStatus now, std::int64_t now_s);
   std::int64_t reached_at(BatchStatus one) const { return reached[static_cast<std::size_t>(one)]; }

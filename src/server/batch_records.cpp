@@ -186,6 +186,11 @@ void BatchRecords::save_counts(const std::string& id) {
   static_cast<void>(save(records_.find(id)->second));
 }
 
+void BatchRecords::set_wait_reason(const std::string& id, std::string reason) {
+  const std::lock_guard lock(mutex_);
+  records_.find(id)->second.wait_reason = std::move(reason);
+}
+
 void BatchRecords::name_files(const std::string& id, std::string output, std::string errors) {
   const std::lock_guard lock(mutex_);
   BatchRecord& record = records_.find(id)->second;

@@ -49,6 +49,8 @@ class BatchRecords {
   void count(const std::string& id, std::int64_t completed, std::int64_t failed);
   /// Brings them to the disk, if that takes them: what clients see until the batch is open again.
   void save_counts(const std::string& id);
+  /// Why the batch waits; "": it does not.
+  void set_wait_reason(const std::string& id, std::string reason);
   /// Once: an unfinished batch that has names keeps them.
   void name_files(const std::string& id, std::string output, std::string errors);
   /// Brings a record to the disk that was not saved. Errors: io_error.

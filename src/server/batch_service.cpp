@@ -23,6 +23,8 @@ constexpr std::int64_t kTidyUs = 60'000'000;
 constexpr std::int64_t kMomentUs = 10'000;   // after which what takes long lets the rest go on
 constexpr std::int64_t kWaitUs = 1'000'000;  // after which a batch that waits tries again
 constexpr std::int32_t kPriority = kPriorities - 1;
+constexpr const char* kDiskRefuses =
+    "the server could not read or write the batch's files, and tries again";  // no paths
 
 api::ApiError give_up_error(BatchStatus status, bool key_gone, bool had_key) {
   api::ApiError error{.status = 400};
@@ -50,6 +52,8 @@ Result<std::unique_ptr<BatchService>> BatchService::open(Core& core,
   KOHO_TRY_ASSIGN(std::unique_ptr<FileStore> files, FileStore::open(directory, bytes_max));
   std::unique_ptr<BatchService> service(new BatchService(core, std::move(files)));
   KOHO_TRY(service->records_.read());
+  for (const BatchRecord& one : service->records_.unfinished())
+    service->count_bytes(one.id, one.owner, service->part_bytes(one.id));
   service->thread_ = std::thread([raw = service.get()] { raw->run(); });
   return service;
 }
@@ -257,7 +261,7 @@ Result<std::unique_ptr<ActiveBatch>> BatchService::open_batch(const BatchRecord&
   active->completed = static_cast<std::int64_t>(active->output.lines_found());
   active->failed = static_cast<std::int64_t>(active->errors.lines_found());
   records_.count(active->id, active->completed, active->failed);
-  count_bytes(*active, batch.owner, active->bytes());
+  count_bytes(active->id, batch.owner, active->bytes());
   return active;
 }
 
@@ -295,7 +299,7 @@ bool BatchService::feed_one(ActiveBatch& batch,
     wait(batch.id, room.error());
     return false;
   }
-  waits_.erase(batch.id);
+  go_on(batch.id);
   api::BatchLine line = std::move(batch.unsent.front().line);
   batch.unsent.pop_front();
   Slot& slot = slots_[index];
@@ -347,15 +351,18 @@ bool BatchService::flush(ActiveBatch& batch) {
   const bool some = batch.has_unwritten();
   const Status written = batch.flush();
   records_.count(batch.id, batch.completed, batch.failed);
-  count_bytes(batch, records_.get(batch.id).owner, batch.bytes());
+  count_bytes(batch.id, records_.get(batch.id).owner, batch.bytes());
   if (!written.ok()) wait(batch.id, written.error());
-  if (written.ok() && some) waits_.erase(batch.id);
+  if (written.ok() && some) go_on(batch.id);
   return written.ok();
 }
 
 /// Answers under way are bytes of their owner's files.
-void BatchService::count_bytes(ActiveBatch& batch, const std::string& owner, std::int64_t bytes) {
-  files_->hold_answers(owner, bytes - std::exchange(batch.bytes_held, bytes));
+void BatchService::count_bytes(const std::string& id,
+                               const std::string& owner,
+                               std::int64_t bytes) {
+  files_->hold_answers(owner, bytes - std::exchange(held_[id], bytes));
+  if (bytes == 0) held_.erase(id);
 }
 
 bool BatchService::waits(const std::string& id) const {
@@ -368,6 +375,12 @@ void BatchService::wait(const std::string& id, const Error& error) {
   const std::int64_t until_us = core_.clock().now_us() + kWaitUs;
   if (waits_.insert_or_assign(id, until_us).second)
     log::warning("batch {} waits: {}", id, error.message);
+  const bool of_share = error.code == ErrorCode::resource_exhausted;
+  records_.set_wait_reason(id, of_share ? error.message : std::string(kDiskRefuses));
+}
+
+void BatchService::go_on(const std::string& id) {
+  if (waits_.erase(id) > 0) records_.set_wait_reason(id, {});
 }
 
 void BatchService::release(Slot& slot) {
@@ -390,6 +403,7 @@ void BatchService::withdraw(std::int64_t keep) {
   }
 }
 
+/// Its owner ended it, or gave it this time: what its requests took counts, as if clients had left.
 void BatchService::withdraw_batch(ActiveBatch& batch) {
   for (Slot& slot : slots_) {
     if (!slot.job || slot.batch != &batch) continue;
@@ -433,9 +447,8 @@ bool BatchService::settle(ActiveBatch& batch, const ActiveBatch::Pauses& pauses)
       return false;  // cancelled in this moment
   }
   records_.count(batch.id, batch.completed, batch.failed);
-  name_files(batch.id);
+  name_files(batch);
   finish_files(records_.get(batch.id));
-  count_bytes(batch, now.owner, 0);
   return true;
 }
 

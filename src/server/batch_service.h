@@ -93,6 +93,9 @@ class BatchService {
 
   BatchService(Core& core, std::unique_ptr<FileStore> files);
   std::filesystem::path part_path(std::string_view id, const char* kind) const;
+  /// Of both on the disk.
+  std::int64_t part_bytes(std::string_view id) const;
+  void count_bytes(const std::string& id, const std::string& owner, std::int64_t bytes);
 
   // ---- the service's thread
   void run();
@@ -103,9 +106,9 @@ class BatchService {
   void poll_slot(std::size_t index);
   void keep_answer(Slot& slot);
   bool flush(ActiveBatch& batch);
-  void count_bytes(ActiveBatch& batch, const std::string& owner, std::int64_t bytes);
   bool waits(const std::string& id) const;
   void wait(const std::string& id, const Error& error);
+  void go_on(const std::string& id);
   void release(Slot& slot);
   void feed();
   bool feed_one(ActiveBatch& batch, std::size_t index, const ActiveBatch::Pauses& pauses);
@@ -115,7 +118,7 @@ class BatchService {
   bool settle(ActiveBatch& batch, const ActiveBatch::Pauses& pauses);
   /// True from a moment on, or when the service ends.
   ActiveBatch::Pauses next_pause() const;
-  void name_files(const std::string& id);
+  void name_files(const ActiveBatch& batch);
   void finish_files(const BatchRecord& batch);
   void fail(const std::string& id, const Error& error);
   std::int64_t places() const;
@@ -140,6 +143,7 @@ class BatchService {
   std::int64_t tidied_us_ = 0;
   std::int64_t saved_us_ = 0;
   std::map<std::string, std::int64_t> waits_;  // batches: when they try again
+  std::map<std::string, std::int64_t> held_;   // by batch: bytes of its owner's share of files
   std::thread thread_;                         // last
 };
 
