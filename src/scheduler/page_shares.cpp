@@ -81,20 +81,20 @@ void Scheduler::grow(StepBatch& batch, Sequence& sequence) {
 }
 
 Sequence& Scheduler::least_entitled_in(std::int32_t partition) {
-  Sequence* youngest = nullptr;
-  Sequence* chosen = nullptr;
-  const auto oldest = std::ranges::find_if(
-      running_, [&](std::int32_t index) { return at(index).partition == partition; });
+  const auto is_here = [&](std::int32_t index) { return at(index).partition == partition; };
+  const auto oldest = std::ranges::find_if(running_, is_here);
   KOHO_CHECK(oldest != running_.end());
+  Sequence* last = nullptr;
+  for (auto next = oldest + 1; next != running_.end(); ++next)
+    if (is_here(*next) && (last == nullptr || waiting_.precedes(*last, at(*next))))
+      last = &at(*next);
+  if (last == nullptr) return at(*oldest);
+  Sequence* chosen = last;
   for (std::size_t i = running_.size(); i > 0; --i) {
     Sequence& sequence = at(running_[i - 1]);
-    if (sequence.partition != partition) continue;
-    if (youngest == nullptr) {
-      chosen = youngest = &sequence;
-    } else if (sequence.id.index != *oldest && gives_way(sequence, *youngest, 0) &&
-               fair_.pages(sequence) > fair_.pages(*chosen)) {
+    if (is_here(sequence.id.index) && sequence.id.index != *oldest &&
+        gives_way(sequence, *last, 0) && fair_.pages(sequence) > fair_.pages(*chosen))
       chosen = &sequence;
-    }
   }
   return *chosen;
 }

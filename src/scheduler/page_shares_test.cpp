@@ -122,6 +122,15 @@ TEST(PageShares, ABetterPriorityGivesNoWay) {
   EXPECT_EQ(growing.scheduler.find(younger)->state, SequenceState::waiting);
 }
 
+TEST(PageShares, AWorsePriorityIsPreemptedForABetterOneOfItsClient) {
+  Harness harness(limits_of(60));
+  const std::vector<SequenceId> worse = start(harness, 9, 7);
+  const SequenceId better = harness.submit(4, 100, 200'000, 0, kMany);
+  while (harness.scheduler.counters().preempted == 0) harness.step();
+  EXPECT_EQ(harness.scheduler.find(better)->state, SequenceState::running);
+  EXPECT_EQ(harness.scheduler.find(worse.back())->state, SequenceState::waiting);
+}
+
 TEST(PageShares, NobodyYieldsItsClientsOnlySequenceNorToOneWithHalfAsManyPages) {
   Harness harness(limits_of(32));
   const SequenceId only = harness.submit(110, 18, 0, 0, kMany);

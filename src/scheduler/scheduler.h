@@ -12,9 +12,9 @@
 // (waiting_list.h: nobody starves), the rest by fair order (fair_order.h: a short prompt waits for
 // no long one, a client for no other). While the first in line lacks pages, prompts that come
 // before it in fair order may pass it, for so long and with so many pages. A sequence that finds no
-// page preempts a paused one, else the youngest, of its partition; the oldest therefore always
-// progresses, alone if need be, and everyone is the oldest some day. Where a client has twice as
-// many pages as the youngest's even without it, its youngest gives way instead.
+// page preempts a paused one of its partition, else who has the last turn, never the oldest beside
+// others: that one always progresses, alone if need be, and everyone is the oldest some day. Where
+// a client has twice as many pages as the last one's even without it, its youngest gives way.
 //
 // Batch slots and pages are shared by clients. Where few slots are free, one is kept for each
 // client that waits and has fewer than whoever asks; no page is kept for the growth of those that
@@ -246,8 +246,8 @@ class Scheduler {
   bool gives_way(const Sequence& other, const Sequence& sequence, std::int32_t pages) const;
   /// Preempts until all that decode in this step have the pages for it.
   void secure_growth(const StepBatch& batch);
-  /// Of those that run in the partition, and are not paused, who gives way to all others: the
-  /// youngest, or the youngest of the client with most pages if that gives way to it. Never the
+  /// Of those that run in the partition, and are not paused, who gives way to all others: the last
+  /// by turn, or the youngest of the client with most pages if that gives way to it. Never the
   /// oldest beside others.
   Sequence& least_entitled_in(std::int32_t partition);
   /// Whether the step has a decode of a running sequence, and whether that takes a page more.

@@ -87,20 +87,28 @@ bool ClientRules::gives_way(const Sequence& other,
 }
 
 const Sequence* ClientRules::least_entitled_in(std::int32_t partition) const {
+  const auto turn = [this](const Sequence* sequence) {
+    return std::pair(sequence->submitted_step + sequence->priority * limits_.aging_steps,
+                     sequence->arrival);
+  };
   const Sequence* oldest = nullptr;
-  const Sequence* youngest = nullptr;
+  const Sequence* last = nullptr;
   for (const Sequence* sequence : ran_) {
     if (sequence->partition != partition) continue;
-    if (oldest == nullptr) oldest = sequence;
-    youngest = sequence;
+    if (oldest == nullptr) {
+      oldest = sequence;
+    } else if (last == nullptr || turn(sequence) > turn(last)) {
+      last = sequence;
+    }
   }
-  const Sequence* chosen = youngest;
+  if (last == nullptr) return oldest;
+  const Sequence* chosen = last;
   for (const Sequence* sequence : ran_) {
     if (sequence->partition != partition || sequence == oldest) continue;
-    if (!gives_way(*sequence, *youngest, 0)) continue;
+    if (!gives_way(*sequence, *last, 0)) continue;
     const std::int64_t more = holdings_.at(sequence->client).pages;
     // `ran_` is by arrival, so a later one is younger.
-    if (chosen == youngest || more >= holdings_.at(chosen->client).pages) chosen = sequence;
+    if (chosen == last || more >= holdings_.at(chosen->client).pages) chosen = sequence;
   }
   return chosen;
 }
@@ -112,8 +120,8 @@ void ClientRules::remove(const Sequence& sequence) {
   holding.pages -= before(sequence).pages;
 }
 
-/// Where those that decode find no pages the youngest is preempted, or the youngest of the client
-/// that has most of them, and twice as many even so; never the oldest beside others.
+/// Where those that decode find no pages the last by turn is preempted, or the youngest of the
+/// client that has most of them, and twice as many even so; never the oldest beside others.
 void ClientRules::check_preempted(const StepBatch& batch) {
   if (std::ranges::any_of(batch.rows, &StepRow::admitted)) return;
   for (const SequenceId id : batch.preempted) {
