@@ -79,14 +79,20 @@ HostTensor DeviceArray::get() const {
 
 std::string DeviceArray::guard_fault(const std::string& name) const {
   const std::vector<std::byte> bytes = image();
-  const auto size = static_cast<std::int64_t>(bytes.size());
-  const std::int64_t end = kGuardBytes + rows_ * stride_bytes_;
-  for (std::int64_t i = 0; i < size; ++i) {
-    const bool inside = i >= kGuardBytes && i < end &&
-                        (i - kGuardBytes) % std::max<std::int64_t>(stride_bytes_, 1) < row_bytes_;
-    if (!inside && bytes[static_cast<std::size_t>(i)] != kPoison)
-      return name + ": byte " + std::to_string(i - kGuardBytes) + " of " +
-             std::to_string(end - kGuardBytes) + " was written outside the tensor\n";
+  const auto written = [&](std::int64_t first, std::int64_t end) {
+    return std::find_if(bytes.begin() + first, bytes.begin() + end,
+                        [](std::byte one) { return one != kPoison; }) -
+           bytes.begin();
+  };
+  const std::int64_t size = rows_ * stride_bytes_;
+  // What lies between the rows, before the first and behind the last one.
+  for (std::int64_t row = 0, first = 0; row <= rows_; ++row) {
+    const std::int64_t end =
+        row == rows_ ? static_cast<std::int64_t>(bytes.size()) : kGuardBytes + row * stride_bytes_;
+    if (const std::int64_t found = written(first, end); found < end)
+      return name + ": byte " + std::to_string(found - kGuardBytes) + " of " +
+             std::to_string(size) + " was written outside the tensor\n";
+    first = end + row_bytes_;
   }
   return {};
 }

@@ -4,29 +4,43 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "base/check.h"
 
 namespace koho::bench {
 
 double HostTensor::at(std::int64_t i) const {
+  double number = 0.0;
+  read(i, {&number, 1});
+  return number;
+}
+
+void HostTensor::read(std::int64_t first, std::span<double> numbers) const {
+  const auto convert = [&](const auto* elements) {
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      if constexpr (std::is_arithmetic_v<std::decay_t<decltype(elements[i])>>)
+        numbers[i] = static_cast<double>(elements[i]);
+      else
+        numbers[i] = static_cast<double>(to_float(elements[i]));
+    }
+  };
   switch (dtype) {
     case DType::f32:
-      return static_cast<double>(as<float>()[i]);
+      return convert(as<float>() + first);
     case DType::bf16:
-      return static_cast<double>(to_float(as<BFloat16>()[i]));
+      return convert(as<BFloat16>() + first);
     case DType::f16:
-      return static_cast<double>(to_float(as<Float16>()[i]));
+      return convert(as<Float16>() + first);
     case DType::f8_e4m3:
-      return static_cast<double>(to_float(as<Float8E4M3>()[i]));
+      return convert(as<Float8E4M3>() + first);
     case DType::i32:
-      return static_cast<double>(as<std::int32_t>()[i]);
+      return convert(as<std::int32_t>() + first);
     case DType::i64:
-      return static_cast<double>(as<std::int64_t>()[i]);
+      return convert(as<std::int64_t>() + first);
     case DType::u8:
-      return static_cast<double>(as<std::uint8_t>()[i]);
+      return convert(as<std::uint8_t>() + first);
   }
-  return 0.0;
 }
 
 void HostTensor::set(std::int64_t i, double value) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "bench/operators/random.h"
@@ -36,6 +37,8 @@ struct HostTensor {
   std::int64_t elements() const { return shape.elements(); }
   /// Element `i` of the packed order as a number (integers too).
   double at(std::int64_t i) const;
+  /// The numbers from element `first` on.
+  void read(std::int64_t first, std::span<double> numbers) const;
   /// Rounds to the dtype.
   void set(std::int64_t i, double value);
   bool empty() const { return bytes.empty(); }

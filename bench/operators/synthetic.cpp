@@ -67,18 +67,19 @@ LinearSource SyntheticLinear::source() const {
   return source;
 }
 
-double SyntheticLinear::multiplier(std::int64_t n, std::int64_t k) const {
-  switch (quant) {
-    case WeightQuant::none:
-      return 1.0;
-    case WeightQuant::fp8_channel:
-      return scale.at(n);
-    case WeightQuant::fp8_tensor:
-      return scale.at(0);
-    case WeightQuant::fp8_block:
-      return scale.at(n / kQuantBlock * scale.shape[1] + k / kQuantBlock);
+std::vector<double> SyntheticLinear::row(std::int64_t n) const {
+  std::vector<double> values(static_cast<std::size_t>(columns));
+  storage.read(n * storage.shape[1], values);
+  for (std::int64_t first = 0; quant != WeightQuant::none && first < columns;) {
+    const bool by_block = quant == WeightQuant::fp8_block;
+    const std::int64_t end = by_block ? std::min(columns, first + kQuantBlock) : columns;
+    const double multiplier =
+        scale.at(by_block ? n / kQuantBlock * scale.shape[1] + first / kQuantBlock
+                 : quant == WeightQuant::fp8_channel ? n
+                                                     : 0);
+    for (; first < end; ++first) values[static_cast<std::size_t>(first)] *= multiplier;
   }
-  return 0.0;
+  return values;
 }
 
 SyntheticActivation::SyntheticActivation(HostTensor bf16_values) : values(std::move(bf16_values)) {
@@ -100,18 +101,21 @@ SyntheticActivation SyntheticActivation::rows(const std::vector<std::int64_t>& i
   return SyntheticActivation(rows_of(values, indices));
 }
 
-double SyntheticActivation::value(WeightQuant quant, std::int64_t t, std::int64_t k) const {
-  const std::int64_t i = t * values.shape[1] + k;
-  switch (quant) {
-    case WeightQuant::none:
-      return values.at(i);
-    case WeightQuant::fp8_channel:
-    case WeightQuant::fp8_tensor:
-      return quantized.at(i) * scales.at(t);
-    case WeightQuant::fp8_block:
-      return block_quantized.at(i) * block_scales.at(t * block_scales.shape[1] + k / kQuantBlock);
+std::vector<double> SyntheticActivation::seen(WeightQuant quant, std::int64_t t) const {
+  const std::int64_t columns = values.shape[1];
+  const bool by_block = quant == WeightQuant::fp8_block;
+  std::vector<double> row(static_cast<std::size_t>(columns));
+  (quant == WeightQuant::none ? values
+   : by_block                 ? block_quantized
+                              : quantized)
+      .read(t * columns, row);
+  for (std::int64_t first = 0; quant != WeightQuant::none && first < columns;) {
+    const std::int64_t end = by_block ? std::min(columns, first + kQuantBlock) : columns;
+    const double scale =
+        by_block ? block_scales.at(t * block_scales.shape[1] + first / kQuantBlock) : scales.at(t);
+    for (; first < end; ++first) row[static_cast<std::size_t>(first)] *= scale;
   }
-  return 0.0;
+  return row;
 }
 
 HostTensor row_of(const HostTensor& tensor, std::int64_t row) {

@@ -31,12 +31,8 @@ struct SyntheticLinear {
 
   /// Views into this object.
   LinearSource source() const;
-  /// The stored element (n, k), quantised or not.
-  double stored(std::int64_t n, std::int64_t k) const {
-    return storage.at(n * storage.shape[1] + k);
-  }
-  /// What the stored element (n, k) is multiplied by.
-  double multiplier(std::int64_t n, std::int64_t k) const;
+  /// Row `n`: the stored elements, each times its scale.
+  std::vector<double> row(std::int64_t n) const;
 };
 
 /// Activations [T, K] in every form, consistent with each other: quantised values are those of
@@ -55,8 +51,8 @@ struct SyntheticActivation {
   SyntheticActivation row(std::int64_t index) const;
   /// Those rows, in that order.
   SyntheticActivation rows(const std::vector<std::int64_t>& indices) const;
-  /// The value that a reader of `quant` sees.
-  double value(WeightQuant quant, std::int64_t t, std::int64_t k) const;
+  /// Row `t` as a reader of `quant` sees it.
+  std::vector<double> seen(WeightQuant quant, std::int64_t t) const;
 };
 
 /// A row of a tensor [rows, columns] as a tensor of one row; of a tensor [rows], one element.

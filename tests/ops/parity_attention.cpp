@@ -21,6 +21,14 @@ struct Attended {
   std::vector<double> bounds;
 };
 
+constexpr double kTiniest = 2.0 * 0x1p-126;
+
+std::vector<double> head_of(const HostTensor& q, std::int64_t head, std::int64_t width) {
+  std::vector<double> values(static_cast<std::size_t>(width));
+  q.read(head * width, values);
+  return values;
+}
+
 /// What a weight is rounded by before it multiplies v: parts of it, and over e4m3 pages no less
 /// than parts of the largest with v's largest scale. The rest is f32: scores from a sum of products
 /// that loses 2^-23 of sum |q k| a term (tensor cores truncate), their difference from the largest,
@@ -36,18 +44,19 @@ Attended attend(const Step& step,
                 std::int64_t visible,
                 const OpCaseOptions& options) {
   const double weight_error = options.attention_weight_error;
-  constexpr double kTiniest = 2.0 * 0x1p-126;
   const std::int64_t width = step.heads.width;
   const std::int64_t kv_head = head / (step.heads.query_heads / step.heads.kv_heads);
+  const std::vector<double> query = head_of(q, q_row * step.heads.query_heads + head, width);
+  std::vector<double> read(query.size());  // a row of k or v
   std::vector<double> scores;
   std::vector<double> score_errors;
   for (std::int64_t token = 0; token < visible; ++token) {
     const std::int64_t at = cache_row(step, sequence, token, kv_head);
     double sum = 0.0;
     double magnitude = 0.0;
-    for (std::int64_t i = 0; i < width; ++i) {
-      const double product =
-          q.at((q_row * step.heads.query_heads + head) * width + i) * cache.k.at(at * width + i);
+    cache.k.read(at * width, read);
+    for (std::size_t i = 0; i < read.size(); ++i) {
+      const double product = query[i] * read[i];
       sum += product;
       magnitude += std::fabs(product);
     }
@@ -67,7 +76,7 @@ Attended attend(const Step& step,
     ErrorSum error;      // of the weights
     ErrorSum magnitude;  // of the terms
   };
-  std::vector<Element> elements(static_cast<std::size_t>(width));
+  std::vector<Element> elements(query.size());
   for (std::int64_t token = 0; token < visible; ++token) {
     const auto t = static_cast<std::size_t>(token);
     const std::int64_t at = cache_row(step, sequence, token, kv_head);
@@ -79,9 +88,10 @@ Attended attend(const Step& step,
     total_error.add(share_error);
     total_error.add_uniform(share * weight_error);
     const double scale = step.quantized ? cache.v_scales.at(at) : 1.0;
-    for (std::int64_t i = 0; i < width; ++i) {
-      Element& element = elements[static_cast<std::size_t>(i)];
-      const double code = cache.v.at(at * width + i);
+    cache.v.read(at * width, read);
+    for (std::size_t i = 0; i < read.size(); ++i) {
+      Element& element = elements[i];
+      const double code = read[i];
       const double value = scale * code;
       element.sum += share * value;
       element.error.add(share_error * std::fabs(value));

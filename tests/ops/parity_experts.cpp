@@ -24,9 +24,10 @@ constexpr double kBf16Step = 2.0 * kBf16Rounding;
 /// The values of a down projection, [hidden, ffn].
 std::vector<double> values_of(const SyntheticLinear& weight) {
   std::vector<double> values;
-  for (std::int64_t i = 0; i < weight.rows; ++i)
-    for (std::int64_t j = 0; j < weight.columns; ++j)
-      values.push_back(weight.stored(i, j) * weight.multiplier(i, j));
+  for (std::int64_t i = 0; i < weight.rows; ++i) {
+    const std::vector<double> row = weight.row(i);
+    values.insert(values.end(), row.begin(), row.end());
+  }
   return values;
 }
 
@@ -95,10 +96,10 @@ Inner quantized_inner(const std::vector<Interval>& ranges,
   const auto count = static_cast<std::int64_t>(ranges.size());
   Inner out;
   out.block = quant == WeightQuant::fp8_block ? kQuantBlock : count;
+  out.values = inner.seen(quant, 0);
   for (std::int64_t j = 0; j < count; ++j) {
     const Interval& range = ranges[static_cast<std::size_t>(j)];
     const double value = inner.values.at(j);
-    out.values.push_back(inner.value(quant, 0, j));
     out.errors.push_back(std::max(range.high - value, value - range.low));
   }
   if (quant == WeightQuant::none) return out;

@@ -38,10 +38,14 @@ Logit logit_of(const HostTensor& x,
                std::int64_t expert,
                double chains) {
   const std::int64_t width = x.shape[1];
+  std::vector<double> inputs(static_cast<std::size_t>(width));
+  std::vector<double> weights(inputs.size());
+  x.read(x_row * width, inputs);
+  weight.read(expert * width, weights);
   double sum = 0.0;
   double squares = 0.0;
-  for (std::int64_t k = 0; k < width; ++k) {
-    const double product = x.at(x_row * width + k) * weight.at(expert * width + k);
+  for (std::size_t k = 0; k < inputs.size(); ++k) {
+    const double product = inputs[k] * weights[k];
     sum += product;
     squares += product * product;
   }

@@ -73,19 +73,15 @@ LinearReference linear_reference(const SyntheticLinear& weight,
                                  const SyntheticActivation& x,
                                  std::int64_t tokens) {
   LinearReference reference;
-  std::vector<double> row(static_cast<std::size_t>(weight.columns));
   reference.sums.resize(static_cast<std::size_t>(tokens * weight.rows));
   reference.magnitudes.resize(reference.sums.size());
   reference.steps.resize(reference.sums.size());
   constexpr std::int64_t kInstruction = 32;
   const std::int64_t chain = weight.quant == WeightQuant::fp8_block ? 128 : 256;
-  std::vector<double> inputs(static_cast<std::size_t>(tokens * weight.columns));
-  for (std::int64_t t = 0; t < tokens; ++t)
-    for (std::int64_t k = 0; k < weight.columns; ++k)
-      inputs[static_cast<std::size_t>(t * weight.columns + k)] = x.value(weight.quant, t, k);
+  std::vector<std::vector<double>> inputs;
+  for (std::int64_t t = 0; t < tokens; ++t) inputs.push_back(x.seen(weight.quant, t));
   for (std::int64_t n = 0; n < weight.rows; ++n) {
-    for (std::int64_t k = 0; k < weight.columns; ++k)
-      row[static_cast<std::size_t>(k)] = weight.stored(n, k) * weight.multiplier(n, k);
+    const std::vector<double> row = weight.row(n);
     const double bias = weight.bias.empty() ? 0.0 : weight.bias.at(n);
     for (std::int64_t t = 0; t < tokens; ++t) {
       double sum = bias;
@@ -94,7 +90,7 @@ LinearReference linear_reference(const SyntheticLinear& weight,
       double chained = 0.0;
       double largest = 0.0;
       for (std::int64_t k = 0; k < weight.columns; ++k) {
-        const double product = inputs[static_cast<std::size_t>(t * weight.columns + k)] *
+        const double product = inputs[static_cast<std::size_t>(t)][static_cast<std::size_t>(k)] *
                                row[static_cast<std::size_t>(k)];
         sum += product;
         magnitude += std::fabs(product);
