@@ -26,6 +26,14 @@ function(koho_hot TARGET)
   target_compile_options(${TARGET} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O3>)
 endfunction()
 
+# What tests compare with, or draw their inputs from: under the sanitizers, too, it is most of what an operator's test computes.
+function(koho_reference TARGET)
+  if(KOHO_SANITIZE)
+    target_compile_options(${TARGET} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O2>)
+    set_target_properties(${TARGET} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)  # which are of another level
+  endif()
+endfunction()
+
 find_program(KOHO_CCACHE ccache)
 if(KOHO_CCACHE)
   set(CMAKE_C_COMPILER_LAUNCHER "${KOHO_CCACHE}")

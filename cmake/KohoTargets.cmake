@@ -44,8 +44,9 @@ function(koho_library NAME)
   endif()
 endfunction()
 
-# koho_test(NAME SOURCES ... [DEPENDS folders] [LINK ...] [LABELS ...] [SERIAL] [WORKS]): a GoogleTest program, its tests
-# known to ctest. SERIAL: ctest runs its tests alone, because they take times. WORKS: it computes much itself, so it is
+# koho_test(NAME SOURCES ... [DEPENDS folders] [LINK ...] [LABELS ...] [SECONDS n] [SHARDS n] [SERIAL] [WORKS]): a GoogleTest
+# program, its tests known to ctest. SECONDS: about what its longest test takes, where that is many: ctest starts those first.
+# Under AddressSanitizer, where a process starts slowly, SHARDS (1) processes share the tests. SERIAL: ctest runs its tests alone, because they take times. WORKS: it computes much itself, so it is
 # optimised like the product. LABELS optimised: left out under the sanitizers, because it takes too long there or is about
 # time or memory. KOHO_SOURCE_DIR is defined for tests that read files of the tree.
 if(KOHO_TESTS)
@@ -72,7 +73,7 @@ function(koho_test_library TARGET)
 endfunction()
 
 function(koho_test NAME)
-  cmake_parse_arguments(ARG "SERIAL;WORKS" "" "SOURCES;DEPENDS;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL;WORKS" "SECONDS;SHARDS" "SOURCES;DEPENDS;LINK;LABELS" ${ARGN})
   if(KOHO_SANITIZE AND "optimised" IN_LIST ARG_LABELS)
     return()
   endif()
@@ -93,5 +94,19 @@ function(koho_test NAME)
   if(ARG_SERIAL)
     list(APPEND properties RUN_SERIAL TRUE)
   endif()
-  gtest_discover_tests(${NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
+  if(ARG_SECONDS)
+    list(APPEND properties COST ${ARG_SECONDS})
+  endif()
+  if(NOT KOHO_SANITIZE MATCHES address)
+    gtest_discover_tests(${NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
+    return()
+  endif()
+  if(NOT ARG_SHARDS)
+    set(ARG_SHARDS 1)
+  endif()
+  foreach(shard RANGE 1 ${ARG_SHARDS})
+    add_test(NAME ${NAME}.${shard} COMMAND ${NAME})
+    math(EXPR index "${shard} - 1")
+    set_tests_properties(${NAME}.${shard} PROPERTIES ${properties} ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index}")
+  endforeach()
 endfunction()

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What takes hours: every test under ThreadSanitizer, every fuzz target until all have about as many runs, the tokenizer and the chat
-template against their referees, a Ray cluster whose actors are killed, the kernels by PyPI's CUDA compiler, and the wheel and the
-container on fresh machines (as root, with debootstrap and buildah).
+"""What takes hours: every test under ThreadSanitizer, the CPU's operators with more shapes under AddressSanitizer, every fuzz target
+until all have about as many runs, the tokenizer and the chat template against their referees, a Ray cluster whose actors are killed,
+the kernels by PyPI's CUDA compiler, and the wheel and the container on fresh machines (as root, with debootstrap and buildah).
 Writes a record, to which the next night adds: the runs of a target count since its first night.
 
     tools/nightly.py --hours 8 --record nightly.json --corpus CORPUS
@@ -24,7 +24,7 @@ import fuzz_code
 import fuzz_cores
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PARTS = ("tsan", "fuzz", "differential", "ray", "compiler", "machines")
+PARTS = ("tsan", "operators", "fuzz", "differential", "ray", "compiler", "machines")
 
 
 def run(command, **options):
@@ -51,6 +51,12 @@ def threads():
     print(result.stdout[-4000:])
     summary = re.search(r"(\d+)% tests passed, (\d+) tests failed out of (\d+)", result.stdout)
     return {"tests": int(summary[3]) if summary else 0, "failed": int(summary[2]) if summary else -1}
+
+
+def operators():
+    """Every operator of the CPU under AddressSanitizer, with six times the random shapes that CI gives it."""
+    build("dev", "cpu_op_test")
+    return run(["build/dev/tests/ops/cpu_op_test", "--gtest_brief=1"], env=dict(os.environ, KOHO_OP_ROUNDS="24")).returncode
 
 
 def ray():
@@ -87,6 +93,9 @@ def main():
     if "tsan" in parts:
         night["tsan"] = threads()
         failed |= night["tsan"]["failed"] != 0
+    if "operators" in parts:
+        night["operators"] = operators()
+        failed |= night["operators"] != 0
     if "fuzz" in parts:
         targets = options.targets.split(",") if options.targets else fuzz_targets()
         build("fuzz", *targets)

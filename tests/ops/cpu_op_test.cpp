@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the one list of operator cases on the CPU backend, with every instruction set this machine
-// has and one and two threads. KOHO_OP_SEED sets the first seed, KOHO_OP_ROUNDS how many follow.
+// has and one and two threads. KOHO_OP_SEED sets the first seed, KOHO_OP_ROUNDS how many follow;
+// KOHO_OP_ROUNDS_DEFAULT is 12, and 4 under AddressSanitizer, where tools/nightly.py runs more.
 #include <algorithm>
 #include <random>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -42,7 +44,8 @@ TEST_P(CpuOperator, MatchesItsFloat64Reference) {
   const OpCase& op_case = op_cases()[index];
   const std::uint64_t first = number_from_environment("KOHO_OP_SEED", std::random_device{}());
   const std::uint64_t rounds = std::min(
-      op_case.rounds_max, number_from_environment("KOHO_OP_ROUNDS", op_case.is_large ? 2 : 12, 1));
+      op_case.rounds_max,
+      number_from_environment("KOHO_OP_ROUNDS", op_case.is_large ? 2 : KOHO_OP_ROUNDS_DEFAULT, 1));
   for (std::uint64_t round = 0; round < rounds; ++round) {
     const std::uint64_t seed = first + round;
     Result<std::unique_ptr<Backend>> backend =
@@ -141,6 +144,25 @@ TEST(OperatorContract, QueriesAndProjectionsHaveOneFormTheSame) {
        from_quantized},
       {"quantised values of qkv without scales", as_quantized, {.quantized = quantized.view()}}};
   for (const auto& one : refused) EXPECT_EQ(found(one.q, one.qkv), "invalid_argument") << one.what;
+}
+
+TEST(GuardBands, FindEveryByteThatIsWrittenOutsideTheRows) {
+  Result<std::unique_ptr<Backend>> made = make_cpu_backend({.threads = 1});
+  ASSERT_TRUE(made.ok());
+  constexpr std::int64_t kGuardBytes = 4096;
+  for (const std::int64_t gap : {0, 2}) {
+    const DeviceArray array(**made, DType::bf16, {3, 5}, gap);
+    const std::int64_t stride = (5 + gap) * 2;
+    auto* const data = static_cast<std::byte*>(array.view().data);
+    for (std::int64_t i = -kGuardBytes; i < std::max<std::int64_t>(3 * stride, 64) + kGuardBytes;
+         ++i) {
+      const bool inside = i >= 0 && i < 3 * stride && i % stride < 10;
+      const std::byte before = std::exchange(data[i], std::byte{0});
+      const std::string fault = array.guard_fault("x");
+      data[i] = before;
+      EXPECT_EQ(fault.find("x: byte " + std::to_string(i) + " of ") == 0, !inside) << fault << i;
+    }
+  }
 }
 
 TEST(CpuMemory, ReserveCoversRoutersOfManyChoices) {
