@@ -4,12 +4,29 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "base/arithmetic.h"
 #include "tensor/number.h"
 
 namespace koho::bench {
+namespace {
+
+/// Each `block` of the numbers times a scale of its own, of `scales` from element `first` on.
+void scale_blocks(std::span<double> numbers,
+                  const HostTensor& scales,
+                  std::int64_t first,
+                  std::int64_t block) {
+  const std::int64_t size = std::ssize(numbers);
+  for (std::int64_t begin = 0; begin < size; begin += block) {
+    const double scale = scales.at(first + begin / block);
+    for (std::int64_t i = begin; i < std::min(size, begin + block); ++i)
+      numbers[static_cast<std::size_t>(i)] *= scale;
+  }
+}
+
+}  // namespace
 
 void quantize(const HostTensor& values,
               std::int64_t block,
@@ -70,14 +87,18 @@ LinearSource SyntheticLinear::source() const {
 std::vector<double> SyntheticLinear::row(std::int64_t n) const {
   std::vector<double> values(static_cast<std::size_t>(columns));
   storage.read(n * storage.shape[1], values);
-  for (std::int64_t first = 0; quant != WeightQuant::none && first < columns;) {
-    const bool by_block = quant == WeightQuant::fp8_block;
-    const std::int64_t end = by_block ? std::min(columns, first + kQuantBlock) : columns;
-    const double multiplier =
-        scale.at(by_block ? n / kQuantBlock * scale.shape[1] + first / kQuantBlock
-                 : quant == WeightQuant::fp8_channel ? n
-                                                     : 0);
-    for (; first < end; ++first) values[static_cast<std::size_t>(first)] *= multiplier;
+  switch (quant) {
+    case WeightQuant::none:
+      break;
+    case WeightQuant::fp8_channel:
+      scale_blocks(values, scale, n, columns);
+      break;
+    case WeightQuant::fp8_tensor:
+      scale_blocks(values, scale, 0, columns);
+      break;
+    case WeightQuant::fp8_block:
+      scale_blocks(values, scale, n / kQuantBlock * scale.shape[1], kQuantBlock);
+      break;
   }
   return values;
 }
@@ -103,17 +124,20 @@ SyntheticActivation SyntheticActivation::rows(const std::vector<std::int64_t>& i
 
 std::vector<double> SyntheticActivation::seen(WeightQuant quant, std::int64_t t) const {
   const std::int64_t columns = values.shape[1];
-  const bool by_block = quant == WeightQuant::fp8_block;
   std::vector<double> row(static_cast<std::size_t>(columns));
-  (quant == WeightQuant::none ? values
-   : by_block                 ? block_quantized
-                              : quantized)
-      .read(t * columns, row);
-  for (std::int64_t first = 0; quant != WeightQuant::none && first < columns;) {
-    const std::int64_t end = by_block ? std::min(columns, first + kQuantBlock) : columns;
-    const double scale =
-        by_block ? block_scales.at(t * block_scales.shape[1] + first / kQuantBlock) : scales.at(t);
-    for (; first < end; ++first) row[static_cast<std::size_t>(first)] *= scale;
+  switch (quant) {
+    case WeightQuant::none:
+      values.read(t * columns, row);
+      break;
+    case WeightQuant::fp8_channel:
+    case WeightQuant::fp8_tensor:
+      quantized.read(t * columns, row);
+      scale_blocks(row, scales, t, columns);
+      break;
+    case WeightQuant::fp8_block:
+      block_quantized.read(t * columns, row);
+      scale_blocks(row, block_scales, t * block_scales.shape[1], kQuantBlock);
+      break;
   }
   return row;
 }
