@@ -96,9 +96,9 @@ bool Connection::hold_body() {
     share_ = BodyShare(core_.bodies(), key != nullptr && *key ? (*key)->client() : address_);
   }
   if (share_.grow(reader_.body_memory())) return true;
-  ++core_.counters().rejected_full;
   reader_.drop_body();
   share_.resize(0);
+  ++core_.counters().rejected_full;  // whoever sees it counted finds the room
   api::ApiError error{.status = 503, .code = "service_unavailable", .retry_after_s = 1};
   error.message = "the server holds as many bytes of requests as it has memory for; retry later";
   refuse(error, true);  // nobody reads the rest of the body

@@ -130,8 +130,9 @@ TEST(ClientShares, BodiesOfOneAddressLeaveMemoryForThoseOfAnother) {
   std::vector<std::unique_ptr<Client>> clients;
   for (const std::size_t bytes : {3'900'000U, 3'900'000U, 900'000U, 250'000U, 60'000U, 4000U, 200U})
     for (int i = 0; i < 40; ++i) {
-      const std::size_t before = budget.bytes();
+      // In this order: a body refused since then is in `before`, but not in `refused`.
       const std::uint64_t refused = server.counters().rejected_full.load();
+      const std::size_t before = budget.bytes();
       const auto is_refused = [&] { return server.counters().rejected_full.load() > refused; };
       clients.push_back(std::make_unique<Client>(server.port()));
       ASSERT_TRUE(clients.back()->send(begun(bytes)));
