@@ -16,13 +16,13 @@
 #include "tensor/number.h"
 #include "tensor/tensor.h"
 #include "tests/support/on_every_rank.h"
+#include "tests/support/patience.h"
 
 namespace koho {
 namespace {
 
+using testing::kPatience;
 using testing::on_every_rank;
-
-constexpr std::chrono::milliseconds kPatience{20000};
 
 enum class Form { threads, processes };
 

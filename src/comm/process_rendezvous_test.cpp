@@ -9,13 +9,13 @@
 
 #include "base/shared_memory.h"
 #include "tests/support/on_every_rank.h"
+#include "tests/support/patience.h"
 
 namespace koho {
 namespace {
 
+using testing::kPatience;
 using testing::on_every_rank;
-
-constexpr std::chrono::milliseconds kPatience{20000};
 
 /// A rendezvous of threads in the form of processes: each has its own mapping.
 struct Group {

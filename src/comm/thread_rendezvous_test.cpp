@@ -7,10 +7,12 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/patience.h"
+
 namespace koho {
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{20000};
+using testing::kPatience;
 
 Status gather(Rendezvous& rank, std::int64_t mine, std::span<std::int64_t> all) {
   return rank.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(all));

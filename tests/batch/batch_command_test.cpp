@@ -235,7 +235,7 @@ TEST_F(BatchCommand, AnInterruptedRunEndsInOrderAndGoesOn) {
   write("in", input);
   const Ran ran = shell(
       "koho in answers --concurrency 4 & pid=$!; "
-      "for i in $(seq 600); do test -s answers && break; sleep 0.05; done; "
+      "for i in $(seq 4800); do test -s answers && break; sleep 0.05; done; "
       "kill -INT $(cat /proc/$pid/task/$pid/children) $pid; wait $pid");
   ASSERT_EQ(ran.exit_code, 8) << ran.errors;
   EXPECT_NE(ran.errors.find("interrupted"), std::string::npos) << ran.errors;
@@ -254,7 +254,7 @@ TEST_F(BatchCommand, StandardInputAndOutputStream) {
   const Ran ran = shell(
       "mkfifo requests; koho - - <requests >answers & exec 3>requests; "
       "echo \"{\\\"id\\\":1,\\\"prompt\\\":\\\"Once\\\",\\\"max_tokens\\\":2}\" >&3; "
-      "for i in $(seq 600); do test -s answers && break; sleep 0.05; done; wc -l <answers; "
+      "for i in $(seq 4800); do test -s answers && break; sleep 0.05; done; wc -l <answers; "
       "echo \"{\\\"id\\\":2,\\\"prompt\\\":\\\"Once\\\",\\\"max_tokens\\\":2}\" >&3; exec 3>&-; "
       "wait $!");
   EXPECT_EQ(ran.exit_code, 0) << ran.errors;

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "base/mapped_file.h"
+#include "tests/support/patience.h"
 #include "tests/support/temporary_directory.h"
 
 namespace koho::testing {
@@ -49,9 +50,9 @@ class TerminalChat {
     ASSERT_EQ(write(terminal_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
 
-  /// Reads until `text` has appeared after what earlier calls saw; false after a minute.
+  /// Reads until `text` has appeared after what earlier calls saw; false: it does not come.
   bool sees(const std::string& text) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
     while (std::chrono::steady_clock::now() < deadline) {
       const std::size_t at = screen_.find(text, seen_);
       if (at != std::string::npos) {

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "client.h"
+#include "tests/support/patience.h"
 
 namespace koho::server {
 
@@ -87,12 +88,12 @@ inline chat::Json wait_for(std::uint16_t port,
                            const std::function<bool(const chat::Json& batch)>& done,
                            const std::string& key = {}) {
   chat::Json batch;
-  for (int i = 0; i < 3000; ++i) {
-    batch = call(port, "GET", "/v1/batches/" + id, key).json();
-    if (done(batch)) return batch;
+  const bool came = testing::comes_true([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  ADD_FAILURE() << chat::dump_json(batch);
+    batch = call(port, "GET", "/v1/batches/" + id, key).json();
+    return done(batch);
+  });
+  if (!came) ADD_FAILURE() << chat::dump_json(batch);
   return batch;
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cctype>
 #include <charconv>
+#include <chrono>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,11 +14,10 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
+#include "tests/support/patience.h"
+
 namespace koho::server {
 namespace {
-
-// A hang's end only: under AddressSanitizer on a busy machine an answer took a minute.
-constexpr int kPatienceMs = 300'000;
 
 std::string lower(std::string_view text) {
   std::string made(text);
@@ -97,8 +97,10 @@ bool Client::send(std::string_view bytes) {
 }
 
 bool Client::receive() {
+  if (!connected()) return false;  // poll() would wait for nothing
   pollfd waited{.fd = socket_, .events = POLLIN, .revents = 0};
-  if (poll(&waited, 1, kPatienceMs) != 1) return false;
+  const std::chrono::milliseconds most = testing::kPatience;
+  if (poll(&waited, 1, static_cast<int>(most.count())) != 1) return false;
   std::array<char, 64U << 10U> buffer;
   const ssize_t bytes = recv(socket_, buffer.data(), buffer.size(), 0);
   if (bytes <= 0) return false;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a body costs: four bytes of memory for each of its bytes, whatever it holds, and 1 GB for
 // all bodies at once. Each case has a process of its own, whose peak the kernel tells.
-#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <ostream>
@@ -14,6 +13,7 @@
 #include "client.h"
 #include "serve_process.h"
 #include "server/body_budget.h"
+#include "tests/support/patience.h"
 #include "tiny_server.h"
 
 namespace koho::server {
@@ -149,7 +149,7 @@ const Case kCases[] = {
     {"messages_beyond_number", kChat, many_messages, 413},
 };
 
-class Memory : public testing::TestWithParam<Case> {};
+class Memory : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Memory, IsInProportionToTheBody) {
   const Case& one = GetParam();
@@ -180,8 +180,8 @@ TEST_P(Memory, IsInProportionToTheBody) {
 
 INSTANTIATE_TEST_SUITE_P(Bodies,
                          Memory,
-                         testing::ValuesIn(kCases),
-                         [](const testing::TestParamInfo<Case>& one) { return one.param.name; });
+                         ::testing::ValuesIn(kCases),
+                         [](const ::testing::TestParamInfo<Case>& one) { return one.param.name; });
 
 TEST(BodyBudget, KeepsRoomForSmallBodies) {
   BodyBudget budget(8'000'000);
@@ -226,9 +226,7 @@ TEST(BodyBudget, RefusesBodiesBeyondItWith503AndServesTheOthers) {
     ASSERT_TRUE(clients.back()->send(head + std::string(3'500'000, ' ')));
   }
   BodyBudget& budget = server.server().core().bodies();
-  for (int i = 0; i < 10'000 && budget.bytes() < 11'000'000; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  ASSERT_GE(budget.bytes(), 11'000'000U);
+  ASSERT_TRUE(koho::testing::comes_true([&] { return budget.bytes() >= 11'000'000; }));
   Client late(server.port(), "127.0.0.4");
   late.send(head + std::string(3'500'000, ' '));
   const std::optional<Reply> refused = late.read_reply();
@@ -241,9 +239,7 @@ TEST(BodyBudget, RefusesBodiesBeyondItWith503AndServesTheOthers) {
           .status,
       200);
   clients.clear();
-  for (int i = 0; i < 10'000 && budget.bytes() > 0; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_EQ(budget.bytes(), 0U);
+  EXPECT_TRUE(koho::testing::comes_true([&] { return budget.bytes() == 0; }));
 }
 
 }  // namespace

@@ -255,7 +255,7 @@ std::vector<Case> chunks() {
   };
 }
 
-class RawHttp : public testing::TestWithParam<Case> {};
+class RawHttp : public ::testing::TestWithParam<Case> {};
 
 TEST_P(RawHttp, GetsItsStatus) {
   const Case& one = GetParam();
@@ -274,15 +274,15 @@ TEST_P(RawHttp, GetsItsStatus) {
   expect_alive(shared_server().port());
 }
 
-std::string name_of(const testing::TestParamInfo<Case>& one) {
+std::string name_of(const ::testing::TestParamInfo<Case>& one) {
   return one.param.name;
 }
 
-INSTANTIATE_TEST_SUITE_P(RequestLine, RawHttp, testing::ValuesIn(request_lines()), name_of);
-INSTANTIATE_TEST_SUITE_P(Target, RawHttp, testing::ValuesIn(targets()), name_of);
-INSTANTIATE_TEST_SUITE_P(Field, RawHttp, testing::ValuesIn(fields()), name_of);
-INSTANTIATE_TEST_SUITE_P(Body, RawHttp, testing::ValuesIn(bodies()), name_of);
-INSTANTIATE_TEST_SUITE_P(Chunks, RawHttp, testing::ValuesIn(chunks()), name_of);
+INSTANTIATE_TEST_SUITE_P(RequestLine, RawHttp, ::testing::ValuesIn(request_lines()), name_of);
+INSTANTIATE_TEST_SUITE_P(Target, RawHttp, ::testing::ValuesIn(targets()), name_of);
+INSTANTIATE_TEST_SUITE_P(Field, RawHttp, ::testing::ValuesIn(fields()), name_of);
+INSTANTIATE_TEST_SUITE_P(Body, RawHttp, ::testing::ValuesIn(bodies()), name_of);
+INSTANTIATE_TEST_SUITE_P(Chunks, RawHttp, ::testing::ValuesIn(chunks()), name_of);
 
 int status_of(TinyServer& server, const std::string& fields) {
   Client client(server.port());

@@ -2,17 +2,17 @@
 // Requests as bytes for the tests of HTTP and connections.
 #pragma once
 
-#include <chrono>
-#include <functional>
 #include <string>
-#include <thread>
 
 #include <gtest/gtest.h>
 
 #include "client.h"
+#include "tests/support/patience.h"
 #include "tiny_server.h"
 
 namespace koho::server {
+
+using testing::comes_true;
 
 inline constexpr const char* kCompletionsPath = "/v1/completions";
 
@@ -38,15 +38,6 @@ inline void expect_alive(std::uint16_t port) {
                    R"("max_tokens":2})")
                   .status,
               200);
-}
-
-/// Waits up to a minute for `condition`.
-inline bool comes_true(const std::function<bool()>& condition) {
-  for (int i = 0; i < 60'000; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return false;
 }
 
 /// Sends a malformed request; expects an answer with that status and the end of the connection.

@@ -177,7 +177,7 @@ TEST(ServeCommand, TakesTheFlagsOfOtherEnginesGuides) {
   expect_rejected({"--max-num-queued-tokens=9"}, "--max-num-queued-reqs");
   expect_rejected({"--speculative-config.method=mtp"}, "no speculative decoding");
   expect_rejected({"--load-format=gguf"}, "safetensors");
-  const std::string path = testing::TempDir() + "koho_serve_refused.yaml";
+  const std::string path = ::testing::TempDir() + "koho_serve_refused.yaml";
   std::ofstream(path) << "speculative_algorithm: EAGLE\n";
   expect_rejected({"--config", path}, "no speculative decoding");
   unlink(path.c_str());
@@ -255,7 +255,7 @@ TEST(ServeCommand, TheSeedIsForRequestsWithoutOne) {
 }
 
 TEST(ServeCommand, ReadsAConfigFileAndTheEnvironment) {
-  const std::string path = testing::TempDir() + "koho_serve_config.yaml";
+  const std::string path = ::testing::TempDir() + "koho_serve_config.yaml";
   std::ofstream(path) << "# a comment\nmodel: " << kTiny
                       << "\nmax_num_seqs: 7\nserved-model-name:\n  - one\n  - two\nport: 1\n";
   setenv("KOHO_MAX_NUM_SEQS", "5", 1);

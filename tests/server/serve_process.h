@@ -13,6 +13,8 @@
 #include <unistd.h>
 #include <vector>
 
+#include "tests/support/patience.h"
+
 namespace koho::server {
 
 inline const std::string kTiny = std::string(KOHO_SOURCE_DIR) + "/models/tiny";
@@ -74,11 +76,7 @@ class Process {
   }
   /// Waits until `text` stands in the output. False: that does not come.
   bool says(std::string_view text) {
-    for (int i = 0; i < 30'000; ++i) {
-      if (output().find(text) != std::string::npos) return true;
-      usleep(2000);
-    }
-    return false;
+    return testing::comes_true([&] { return output().find(text) != std::string::npos; });
   }
   /// Waits for the log line "ready: … on 127.0.0.1:PORT"; 0 if the process ends before.
   std::uint16_t ready_port() {
@@ -107,13 +105,14 @@ inline std::vector<std::string> serving(std::vector<std::string> more = {}) {
 
 /// Waits for the log line of the request with that id.
 inline std::string line_of(Process& process, const std::string& name) {
-  for (int i = 0; i < 30'000; ++i) {
+  std::string line;
+  const bool came = testing::comes_true([&] {
     std::istringstream lines(process.output());
-    for (std::string line; std::getline(lines, line);)
-      if (line.find(R"("request_id":")" + name + '"') != std::string::npos) return line;
-    usleep(2000);
-  }
-  return {};
+    while (std::getline(lines, line))
+      if (line.find(R"("request_id":")" + name + '"') != std::string::npos) return true;
+    return false;
+  });
+  return came ? line : std::string();
 }
 
 }  // namespace koho::server

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiny_server.h"
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <thread>
 
 #include "server/served_model.h"
+#include "tests/support/patience.h"
 
 namespace koho::server {
 namespace {
@@ -38,7 +37,9 @@ Runtime& tiny_runtime() {
   return *runtime;
 }
 
-TinyServer::TinyServer(const std::function<void(ServerSettings&)>& change, Runtime& runtime)
+TinyServer::TinyServer(const std::function<void(ServerSettings&)>& change,
+                       Runtime& runtime,
+                       const Clock& clock)
     : serving_(served_model_of(runtime, {"tiny", "other/name"})) {
   ServerSettings settings;
   settings.host = "127.0.0.1";
@@ -47,23 +48,26 @@ TinyServer::TinyServer(const std::function<void(ServerSettings&)>& change, Runti
   settings.model_name = "tiny";
   settings.time.tick_ms = 10;
   settings.time.feed_ms = 10;
+  // The test that is to meet a limit sets it.
+  constexpr std::int64_t kNeverMs = 3'600'000;
+  settings.time.head_ms = kNeverMs;
+  settings.time.body_grace_ms = kNeverMs;
+  settings.time.write_stall_ms = kNeverMs;
+  settings.time.idle_ms = kNeverMs;
+  settings.time.ping_ms = kNeverMs;
   settings.log_requests = false;
   if (change) change(settings);
-  server_ = value_or_abort(Server::start(settings, clock_));
+  server_ = value_or_abort(Server::start(settings, clock));
   server_->core().set_serving(serving_);
 }
 
 bool TinyServer::becomes_idle() {
-  constexpr std::int64_t kPatienceUs = 60'000'000;
-  const std::int64_t until = clock_.now_us() + kPatienceUs;
-  while (clock_.now_us() < until) {
+  return testing::comes_true([this] {
+    if (counters().requests_live.load() != 0) return false;
+    serving_.engine.settle();  // what the server's requests asked of it until they ended
     const Statistics now = serving_.engine.statistics();
-    if (counters().requests_live.load() == 0 && now.requests_live == 0 &&
-        now.pages_free + now.pages_cached == now.pages_total)
-      return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return false;
+    return now.requests_live == 0 && now.pages_free + now.pages_cached == now.pages_total;
+  });
 }
 
 TinyServer& shared_server() {

@@ -23,11 +23,14 @@ std::unique_ptr<Runtime> start_tiny_runtime(const TinyRuntimeSizes& sizes);
 /// The server that most tests share, started once per process, with 8 sequences.
 Runtime& tiny_runtime();
 
+inline const SteadyClock kSteadyClock;
+
 class TinyServer {
  public:
-  /// `change` adapts the settings of a loopback server without keys.
+  /// `change` adapts the settings of a loopback server without keys. `clock` outlives it.
   explicit TinyServer(const std::function<void(ServerSettings&)>& change = {},
-                      Runtime& runtime = tiny_runtime());
+                      Runtime& runtime = tiny_runtime(),
+                      const Clock& clock = kSteadyClock);
 
   std::uint16_t port() const { return server_->port(); }
   Server& server() { return *server_; }
@@ -39,7 +42,6 @@ class TinyServer {
   bool becomes_idle();
 
  private:
-  SteadyClock clock_;
   ServedModel serving_;
   std::unique_ptr<Server> server_;
 };

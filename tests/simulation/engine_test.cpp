@@ -14,9 +14,12 @@
 #include "fake_executor.h"
 #include "fake_grammar.h"
 #include "random.h"
+#include "tests/support/patience.h"
 
 namespace koho::simulation {
 namespace {
+
+using koho::testing::kPatienceUs;
 
 /// Fake ranks that are always done at once, and are lost every `fail_every`-th step.
 class InstantExecutor final : public Executor {
@@ -113,8 +116,8 @@ Request draw_request(Random& random) {
 void read_to_end(Client& client) {
   OutputEvent event;
   for (;;) {
-    const OutputStream::Read read = client.stream->wait(event, 20'000'000);
-    ASSERT_NE(read, OutputStream::Read::nothing) << "nothing came in 20 seconds";
+    const OutputStream::Read read = client.stream->wait(event, kPatienceUs.count());
+    ASSERT_NE(read, OutputStream::Read::nothing) << "nothing came";
     if (read == OutputStream::Read::done) break;
     ASSERT_EQ(client.check(event), "");
   }
@@ -181,7 +184,7 @@ TEST(Engine, ManyCallersReadWhatTheyWouldReadAlone) {
   for (std::uint64_t i = 0; i < 8; ++i)
     callers.emplace_back([&harness, i] { call(*harness.engine, i, 60); });
   for (std::thread& caller : callers) caller.join();
-  harness.engine->drain(10'000'000);
+  harness.engine->drain(kPatienceUs.count());
   expect_empty(*harness.engine);
   EXPECT_GT(harness.engine->statistics().prefix_hit_tokens, 0U);
   EXPECT_FALSE(harness.engine->recent_steps().empty());
@@ -199,7 +202,7 @@ TEST(Engine, ALostDeviceIsNotSeenByReaders) {
 }
 
 TEST(Engine, ADeviceLostForGoodFailsEveryRequestAndTellsItsLastSteps) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   {
     Harness harness(test_limits(), 4);
     harness.executor.gone = true;
@@ -216,7 +219,7 @@ TEST(Engine, ADeviceLostForGoodFailsEveryRequestAndTellsItsLastSteps) {
     EXPECT_TRUE(harness.engine->statistics().broken);
     EXPECT_EQ(harness.engine->submit(request).error().code, ErrorCode::unavailable);
   }
-  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string log = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(log.find("could not be recovered: no such device"), std::string::npos) << log;
   EXPECT_NE(log.find("collected"), std::string::npos) << log;
   EXPECT_NE(log.find("lost"), std::string::npos) << log;
@@ -288,17 +291,18 @@ TEST(Engine, AStormOfCancelsLeavesNothing) {
         }
         // At once, or anywhere in its lifecycle; forks may wait for their parent then.
         for (std::int32_t reads = random.in(0, 4); reads > 0; --reads)
-          if ((*stream)->wait(event, 20'000'000) != OutputStream::Read::event) break;
+          if ((*stream)->wait(event, kPatienceUs.count()) != OutputStream::Read::event) break;
         harness.engine->cancel(*stream);
         if (random.chance(500)) harness.engine->cancel(*stream);
         if (random.chance(500)) continue;  // nobody reads the rest
         OutputStream::Read read = OutputStream::Read::event;
-        while (read == OutputStream::Read::event) read = (*stream)->wait(event, 20'000'000);
+        while (read == OutputStream::Read::event)
+          read = (*stream)->wait(event, kPatienceUs.count());
         ASSERT_EQ(read, OutputStream::Read::done);
       }
     });
   for (std::thread& caller : callers) caller.join();
-  harness.engine->drain(20'000'000);
+  harness.engine->drain(kPatienceUs.count());
   harness.engine->settle();
   expect_empty(*harness.engine);
   const Statistics statistics = harness.engine->statistics();
@@ -435,7 +439,7 @@ TEST(Engine, TellsReadersThatSomethingCame) {
   Client client(request, 100, true);
   client.stream = *harness.engine->submit(request, [&calls] { ++calls; });
   read_to_end(client);
-  harness.engine->drain(1'000'000);
+  harness.engine->drain(kPatienceUs.count());
   EXPECT_GE(calls, 2);  // the first event, and the end
 }
 
