@@ -32,6 +32,12 @@ GenerationJob::GenerationJob(Core& core, Setup setup)
 GenerationJob::~GenerationJob() {
   end_reading({});
   if (!body_name_.empty()) core_.remove_job(body_name_);
+  // Whoever counts it no more finds the places, tokens and bytes that it had.
+  active_chunks_.clear();
+  pending_chunks_.clear();
+  streams_.clear();
+  use_.reset();
+  setup_.share = {};
   --core_.counters().requests_live;
 }
 
