@@ -76,11 +76,12 @@ std::string dashboard_history(const Core& core, std::string_view period) {
 
 std::string dashboard_requests(const Core& core, const ApiKey* key) {
   constexpr std::size_t kLiveRowsMax = 200;
-  std::vector<EndedRequest> ended = core.request_log().rows();
   const std::string owner = owner_of(key);
+  const std::vector<LiveRequest> live = core.live_requests(owner, kLiveRowsMax);
+  std::vector<EndedRequest> ended = core.request_log().rows();  // and those that end meanwhile
   if (key != nullptr)
     std::erase_if(ended, [&](const EndedRequest& row) { return row.owner != owner; });
-  return requests_json(core.live_requests(owner, kLiveRowsMax), ended, core.clock().now_us());
+  return requests_json(live, ended, core.clock().now_us());
 }
 
 std::string dashboard_event(const Core& core) {

@@ -382,7 +382,6 @@ void GenerationJob::abort_with_error() {
 
 void GenerationJob::report(std::string_view finish, int status, const ApiError* error) {
   if (std::exchange(reported_, true)) return;
-  core_.remove_job(name_);
   core_.count_response(setup_.endpoint->path, status);
   if (answer_) {
     const chat::OutputParser::Counts counts = answer_->parser_counts();
@@ -394,6 +393,7 @@ void GenerationJob::report(std::string_view finish, int status, const ApiError* 
   EndedRequest ended = summarise(finish, status, error);
   if (core_.settings().log_requests) log_request(ended);
   core_.request_log().add(std::move(ended));
+  core_.remove_job(name_);  // at no time it is neither among those that run nor those that ended
 }
 
 EndedRequest GenerationJob::summarise(std::string_view finish,
