@@ -173,6 +173,7 @@ TEST(ApiKeyRaces, RequestsBesideReloadsAreCountedOnce) {
 TEST(ApiKeyRaces, TokensThatWereLeftUnreadAreCounted) {
   TinyServer server([](ServerSettings& settings) { settings.api_keys = {"sk-one", "sk-two"}; });
   const Engine& engine = server.serving().engine;
+  ASSERT_TRUE(server.becomes_idle());  // the tests before this one share it
   const std::uint64_t before = engine.statistics().sampled_tokens;
   on_threads([&](int thread) {
     const std::string key = thread % 2 == 0 ? "sk-one" : "sk-two";

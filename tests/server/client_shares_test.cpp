@@ -4,7 +4,6 @@
 #include "server/client_shares.h"
 
 #include <atomic>
-#include <chrono>
 #include <future>
 #include <memory>
 #include <string>
@@ -14,10 +13,13 @@
 #include <gtest/gtest.h>
 
 #include "client.h"
+#include "tests/support/patience.h"
 #include "tiny_server.h"
 
 namespace koho::server {
 namespace {
+
+using koho::testing::comes_true;
 
 constexpr const char* kOther = "127.0.0.2";
 
@@ -25,12 +27,6 @@ std::string request_of(const std::string& path, const std::string& body) {
   return "POST " + path +
          " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
          std::to_string(body.size()) + "\r\n\r\n" + body;
-}
-
-bool comes_true(const auto& condition) {
-  for (int i = 0; i < 20'000 && !condition(); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return condition();
 }
 
 TEST(ClientShares, OneAloneHasHalfAndWhoeverComesFindsSome) {
@@ -118,8 +114,7 @@ TEST(ClientShares, ListsThatAreCutLeavePlacesForAnotherAddress) {
 TEST(ClientShares, BodiesOfOneAddressLeaveMemoryForThoseOfAnother) {
   TinyServer server([](ServerSettings& settings) {
     settings.http.body_bytes = 4'000'000;
-    settings.bodies_bytes_max = 1;          // the least budget: four bodies
-    settings.time.body_grace_ms = 600'000;  // none ends for being slow
+    settings.bodies_bytes_max = 1;  // the least budget: four bodies
   });
   BodyBudget& budget = server.server().core().bodies();
   const auto begun = [](std::size_t bytes) {
@@ -135,7 +130,7 @@ TEST(ClientShares, BodiesOfOneAddressLeaveMemoryForThoseOfAnother) {
       const std::size_t before = budget.bytes();
       const auto is_refused = [&] { return server.counters().rejected_full.load() > refused; };
       clients.push_back(std::make_unique<Client>(server.port()));
-      ASSERT_TRUE(clients.back()->send(begun(bytes)));
+      EXPECT_TRUE(clients.back()->send(begun(bytes)) || is_refused());
       ASSERT_TRUE(comes_true([&] { return budget.bytes() > before || is_refused(); }));
       if (is_refused()) break;
     }
@@ -208,11 +203,18 @@ TEST(ClientShares, RequestsInOneWriteGiveWayToAnotherConnection) {
   std::string requests;
   for (int i = 0; i < kRequests; ++i)
     requests += "HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
-  ASSERT_TRUE(many.send(requests));
-  ASSERT_TRUE(many.read_more());  // the first is answered
-  ASSERT_EQ(other.get("/livez")->status, 200);
-  EXPECT_LE(server.server().core().responses().at("/metrics")[0], kRequests / 2U);
-  EXPECT_TRUE(many.read_until("HTTP/1.1 200 OK", kRequests)) << "none is lost";
+  // Again where this thread was kept waiting until all were answered; from one that does not give
+  // way the other gets its answer behind all of them each time.
+  bool gave_way = false;
+  for (int round = 1; round <= 20 && !gave_way; ++round) {
+    ASSERT_TRUE(many.send(requests));
+    ASSERT_TRUE(many.read_until("HTTP/1.1 200 OK", (round - 1) * kRequests + 1));  // the first
+    ASSERT_EQ(other.get("/livez")->status, 200);
+    const std::uint64_t answered = server.server().core().responses().at("/metrics")[0];
+    gave_way = answered <= static_cast<std::uint64_t>((round - 1) * kRequests + kRequests / 2);
+    EXPECT_TRUE(many.read_until("HTTP/1.1 200 OK", round * kRequests)) << "none is lost";
+  }
+  EXPECT_TRUE(gave_way);
 }
 
 TEST(ClientShares, RequestsBeforeAHalfCloseAreAnswered) {
