@@ -10,6 +10,7 @@
 #include "tests/processes/process_list.h"
 #include "tests/server/client.h"
 #include "tests/server/serve_process.h"
+#include "tests/support/patience.h"
 
 namespace koho::server {
 namespace {
@@ -31,14 +32,12 @@ std::string completion(int tokens) {
 /// Waits until the server is ready again after `restarts` of its workers.
 bool is_ready_after(std::uint16_t port, int restarts) {
   Reply reply;
-  for (int i = 0; i < 30'000; ++i) {
+  const bool came = testing::comes_true([&] {
     reply = get(port, "/readyz");
-    if (reply.status == 200 && text_at(reply.json(), "restarts") == std::to_string(restarts))
-      return true;
-    usleep(2000);
-  }
-  ADD_FAILURE() << "after a minute: " << reply.status << " " << reply.body;
-  return false;
+    return reply.status == 200 && text_at(reply.json(), "restarts") == std::to_string(restarts);
+  });
+  EXPECT_TRUE(came) << reply.status << " " << reply.body;
+  return came;
 }
 
 TEST(Front, AKilledServerLeavesNoWorkerWhateverThatDoes) {
@@ -54,7 +53,7 @@ TEST(Front, AKilledServerLeavesNoWorkerWhateverThatDoes) {
     if (stopped)
       for (const pid_t worker : workers) kill(worker, SIGSTOP);
     process.signal(SIGKILL);
-    EXPECT_TRUE(all_end(workers, 1000)) << "after a second a worker is still there";
+    EXPECT_TRUE(testing::comes_true([&] { return all_end(workers); })) << "a worker is still there";
     client.join();
   }
 }
@@ -68,7 +67,7 @@ TEST(Front, EndsItsWorkersWhenItIsToldToEnd) {
   for (const pid_t worker : workers) kill(worker, SIGINT);
   process.signal(SIGINT);
   EXPECT_EQ(process.wait(), 0) << process.output();
-  EXPECT_TRUE(all_end(workers, 0));
+  EXPECT_TRUE(all_end(workers));
 }
 
 TEST(Front, AnswersAreWholeAcrossRestartsWhichHealthAndMetricsTell) {

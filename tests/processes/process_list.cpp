@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/processes/process_list.h"
 
-#include <chrono>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
-#include <thread>
 
 namespace koho::testing {
 namespace {
@@ -52,14 +51,8 @@ bool lives(pid_t process) {
   return is_alive(stat_of(process).first);
 }
 
-bool all_end(const std::vector<pid_t>& processes, int timeout_ms) {
-  for (int waited = 0;; ++waited) {
-    bool any = false;
-    for (const pid_t process : processes) any = any || lives(process);
-    if (!any) return true;
-    if (waited == timeout_ms) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+bool all_end(const std::vector<pid_t>& processes) {
+  return std::ranges::none_of(processes, lives);
 }
 
 std::size_t num_descriptors() {

@@ -15,8 +15,8 @@ std::vector<pid_t> children_of(pid_t parent);
 /// Whether a process lives; a zombie does not.
 bool lives(pid_t process);
 
-/// Waits until none of them lives; false after `timeout_ms`.
-bool all_end(const std::vector<pid_t>& processes, int timeout_ms);
+/// Whether none of them lives.
+bool all_end(const std::vector<pid_t>& processes);
 
 /// Open descriptors of this process.
 std::size_t num_descriptors();

@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <optional>
 #include <random>
 #include <string>
@@ -24,18 +23,11 @@
 #include "runtime/runtime.h"
 #include "tests/processes/process_list.h"
 #include "tests/processes/worker_engine.h"
+#include "tests/support/patience.h"
 #include "tests/support/temporary_directory.h"
 
 namespace koho::testing {
 namespace {
-
-bool wait_for(const std::function<bool()>& done) {
-  for (int i = 0; i < 60'000; ++i) {
-    if (done()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return false;
-}
 
 class WorkerFaults : public ::testing::Test {
  protected:
@@ -48,7 +40,7 @@ class WorkerFaults : public ::testing::Test {
                                                    .step_deadline_us = step_deadline_us});
   }
   static bool recovers(WorkerEngine& engine, std::uint64_t times = 1) {
-    return wait_for([&] {
+    return comes_true([&] {
       const Statistics now = engine.engine().statistics();
       return now.recoveries >= times && now.device_up;
     });
@@ -134,7 +126,7 @@ TEST_F(WorkerFaults, WhatABrokenWorkerWritesHarmsNobody) {
     // What the round before wrote may end the workers only now.
     std::optional<ForeignMemory> control;
     std::optional<ForeignMemory> steps;
-    ASSERT_TRUE(wait_for([&] {
+    ASSERT_TRUE(comes_true([&] {
       const std::vector<pid_t> processes = engine->processes().processes();
       if (processes.size() != 2) return false;
       control.emplace(processes[1], kControlMemory);
@@ -156,7 +148,7 @@ TEST_F(WorkerFaults, WhatABrokenWorkerWritesHarmsNobody) {
     }
     for (std::size_t index = 0; index < 6; ++index)
       EXPECT_EQ(read_answer(*streams[index]), known[index]);
-    EXPECT_TRUE(wait_for([&] { return engine->engine().statistics().device_up; }));
+    EXPECT_TRUE(comes_true([&] { return engine->engine().statistics().device_up; }));
   }
   EXPECT_GT(engine->engine().statistics().device_failures, 3U);
   EXPECT_EQ(engine->engine().statistics().requests_failed, 0U);
@@ -227,7 +219,7 @@ TEST_F(WorkerFaults, FilesThatWereReplacedAreNotLoadedIntoARunningEngine) {
   const auto config = directory_.path() / "config.json";
   std::filesystem::rename(config, directory_.path() / "elsewhere.json");
   kill(engine->processes().processes()[0], SIGKILL);
-  ASSERT_TRUE(wait_for([&] { return !engine->engine().statistics().device_up; }));
+  ASSERT_TRUE(comes_true([&] { return !engine->engine().statistics().device_up; }));
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_FALSE(engine->engine().statistics().device_up);
   // As soon as they are back, so is the engine.
