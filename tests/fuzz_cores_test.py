@@ -81,7 +81,6 @@ class FuzzCores(unittest.TestCase):
         self.assertEqual((one["runs"], one["edges"], one["peak_rss_mb"], one["found"], one["exit"]), (2000, 7, 31, [], 0))
 
     def test_a_program_beyond_its_time_is_ended_and_tells_its_runs(self):
-        self.set_constants(GRACE_SECONDS=0.2)
         one = fuzz_cores.fuzz(self.program("a_fuzz", 0), 1, self.corpus)
         self.assertEqual((one["runs"], one["exit"]), (40, 0))
 
@@ -189,9 +188,9 @@ class FuzzCores(unittest.TestCase):
         self.assertEqual(self.names_in_corpus(), ["a", "b", "e", "meanwhile"])
 
     def test_the_smallest_inputs_are_left_of_a_corpus_that_takes_too_long(self):
-        self.set_constants(MINIMISE_SECONDS=0.5, GRACE_SECONDS=0.2)
+        self.set_constants(MINIMISE_SECONDS=3, GRACE_SECONDS=0.2)
         self.names_in_corpus("a", "b", "l1", "long", "longer")
-        self.assertEqual(fuzz_cores.minimise(self.program("a_fuzz", 1000, merging=9), self.corpus, inputs_max=3), 3)
+        self.assertEqual(fuzz_cores.minimise(self.program("a_fuzz", 1000, merging=60), self.corpus, inputs_max=3), 3)
         self.assertEqual(self.names_in_corpus(), ["a", "b", "l1", "meanwhile"])
 
     def test_a_corpus_is_made_smaller_in_the_time_that_is_left(self):
@@ -199,7 +198,7 @@ class FuzzCores(unittest.TestCase):
         self.names_in_corpus("a", "b", "c", "d")
         began = time.monotonic()
         fuzz_cores.fuzz_on_cores(fuzz_cores.Shares([self.program("a_fuzz", 1000, merging=60)], {}), 1, 3, self.corpus)
-        self.assertLess(time.monotonic() - began, 6)
+        self.assertLess(time.monotonic() - began, 30)
 
     def test_a_signal_ends_all_and_the_record_has_what_they_ran(self):
         self.program("a_fuzz", 0), self.program("b_fuzz", 0)
@@ -207,11 +206,10 @@ class FuzzCores(unittest.TestCase):
         command = [sys.executable, ROOT / "tools/fuzz_cores.py", "--programs", self.corpus.parent, "--cores", "2", "--seconds", "60",
                    "--goal", "1e6", "--corpus", self.corpus, "--record", record]
         started = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        while len(list(self.corpus.glob("*.found"))) < 2:
+        while len(list(self.corpus.glob("*/new/new"))) < 2:  # which they write once they know what to do at a signal
             time.sleep(0.05)
-        time.sleep(1)
         started.send_signal(signal.SIGTERM)
-        self.assertEqual(started.wait(timeout=10), 0)
+        self.assertEqual(started.wait(timeout=120), 0)
         self.assertEqual(json.loads(record.read_text())["runs"], {"a_fuzz": 40, "b_fuzz": 40})
 
     def test_slow_programs_have_more_time(self):
@@ -240,7 +238,7 @@ class FuzzCores(unittest.TestCase):
 
     def test_a_finding_is_named_and_stops_its_program(self):
         program = self.program("bad_fuzz", 1000, crashes=True)
-        answers = fuzz_cores.fuzz_on_cores(fuzz_cores.Shares([program], {}), 1, 3, self.corpus)
+        answers = fuzz_cores.fuzz_on_cores(fuzz_cores.Shares([program], {}), 1, 60, self.corpus)
         self.assertEqual(len(answers["bad_fuzz"]["found"]), fuzz_cores.FINDINGS_MAX)
         self.assertEqual(answers["bad_fuzz"]["exit"], 77)
         record = {"nights": [{"fuzz": {"bad_fuzz": {**ANSWER, "code": "1"}}}], "runs": {}}

@@ -22,6 +22,7 @@ within the time of the first start and --recovery more, or if a process or memor
 import argparse
 import asyncio
 import json
+import math
 import os
 import pathlib
 import random
@@ -40,8 +41,7 @@ HOOKED = ("illegal", "hang")
 NOTICED_S = 60.0  # within which a fault must be noticed: longer than a worker may be silent
 MEMORY_SLACK = 200 << 20  # of a GPU: less than one process' context takes
 LEFT_S = 15.0  # until a GPU's memory must be free
-ORPHANS_S = 1.0  # until workers must have ended after their front
-ORPHANS_SEEN_S = 10.0  # how long they are looked at
+ORPHANS_SEEN_S = 10.0  # how long workers are looked at that should have ended
 
 
 def lives(pid):
@@ -257,27 +257,27 @@ async def orphan(server, options):
         for pid in server.workers()[:1]:
             os.kill(pid, SIGNALS["hang"])
     await asyncio.sleep(0.3)
-    wrong = await asyncio.to_thread(orphans_of, server)
+    wrong = await asyncio.to_thread(orphans_of, server, options.orphans)
     await asyncio.gather(*asked, return_exceptions=True)
     return wrong
 
 
-def orphans_of(server):
-    """Ends the front with SIGKILL; returns what is wrong if a worker lives on for more than a second."""
+def orphans_of(server, allowed_s):
+    """Ends the front with SIGKILL; returns what is wrong if a worker lives on for more than `allowed_s`."""
     workers = server.workers()
     server.process.kill()
     begin = time.monotonic()
     server.process.wait()
     ended = {}
-    while len(ended) < len(workers) and time.monotonic() - begin < ORPHANS_SEEN_S:
+    while len(ended) < len(workers) and time.monotonic() - begin < allowed_s + ORPHANS_SEEN_S:
         ended |= {pid: time.monotonic() - begin for pid in workers if pid not in ended and not lives(pid)}
         time.sleep(0.01)
     took = [f"{ended[pid]:.2f}" if pid in ended else "more" for pid in workers]
     print(f"workers without a front ended within {', '.join(took)} s")
     if not workers:
         return ["there were no workers to orphan"]
-    late = any(ended.get(pid, ORPHANS_SEEN_S) > ORPHANS_S for pid in workers)
-    return [f"workers outlive their front by more than {ORPHANS_S:g} s: {', '.join(took)} s"] if late else []
+    late = any(ended.get(pid, math.inf) > allowed_s for pid in workers)
+    return [f"workers outlive their front by more than {allowed_s:g} s: {', '.join(took)} s"] if late else []
 
 
 async def with_faults(server, options):
@@ -326,6 +326,7 @@ def arguments(given):
     parser.add_argument("--hook", type=pathlib.Path, help="the library that makes workers fail from within, for illegal and hang")
     parser.add_argument("--every", type=float, nargs=2, default=(0.2, 1.5), metavar="S", help="least and most seconds between two faults")
     parser.add_argument("--recovery", type=float, default=3.0, help="seconds beyond those of the start until workers must be ready again")
+    parser.add_argument("--orphans", type=float, default=1.0, help="seconds until workers must have ended after their front")
     parser.add_argument("--gpu-memory", action="store_true", help="the GPUs' memory must be what it was, after each fault and at the end")
     parser.add_argument("--ready", type=float, default=300.0, help="seconds until the server must be ready")
     result_file.add_options(parser)

@@ -55,7 +55,7 @@ class Logits(unittest.TestCase):
             ids, out = pathlib.Path(folder, "ids.json"), pathlib.Path(folder, "logits.npy")
             ids.write_text(json.dumps(token_ids))
             subprocess.run([os.environ["KOHO_BINARY"], "logits", "--model", MODEL, "--ids", ids, "--out", out, *flags],
-                           check=True, timeout=60)
+                           check=True, timeout=300)
             values = array.array("f", out.read_bytes()[128:])
         width = len(values) // len(token_ids)
         return [values[row * width:(row + 1) * width] for row in range(len(token_ids))]

@@ -125,8 +125,8 @@ class FromTheHub(unittest.TestCase):
             while not any(path.endswith(SHARD) for _, path, _ in self.hub.log):
                 time.sleep(0.05)
             end(koho.pid)
-            self.assertLess(koho.wait(10), 0)
-            for _ in range(100):  # nobody of its session is left
+            self.assertLess(koho.wait(20), 0)
+            for _ in range(400):  # nobody of its session is left
                 if koho.pid not in sessions():
                     break
                 time.sleep(0.05)

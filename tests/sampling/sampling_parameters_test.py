@@ -29,7 +29,7 @@ HELPERS = {"struct_size", "use_seed", "num_stop_token_ids", "stop_sequences", "n
 
 
 def output_of(*command):
-    return subprocess.run([KOHO, *command], capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run([KOHO, *command], capture_output=True, text=True, check=True, timeout=300).stdout
 
 
 def names_of(column):
@@ -69,7 +69,7 @@ class SamplingParameters(unittest.TestCase):
             given.write_text("".join(json.dumps({"id": name, "prompt_ids": [1], "max_tokens": 1, name: {"x": "y"}}) + "\n"
                                      for name in names))
             subprocess.run([KOHO, "batch", str(given), str(answers), "--model", str(ROOT / "models" / "tiny")],
-                           capture_output=True, check=False, timeout=60)
+                           capture_output=True, check=False, timeout=300)
             refused = {line["id"]: line["error"]["message"] for line in map(json.loads, answers.read_text().splitlines())}
         self.assertEqual(sorted(refused), sorted(names))
         for name, message in refused.items():

@@ -36,7 +36,7 @@ COLON = "metric names should not contain ':'"
 
 def fetch(url, body=None):
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": "application/json"}), timeout=30) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": "application/json"}), timeout=120) as answer:
         return answer.read().decode()
 
 
@@ -144,7 +144,7 @@ class Metrics(unittest.TestCase):
         def silent():
             answers = {query: ask(query) for query in dashboard_queries()}
             return [query for query, rows in answers.items() if not rows or all(math.isnan(float(row["value"][1])) for row in rows)]
-        end = time.monotonic() + 20
+        end = time.monotonic() + 120
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             while (left := silent()) and time.monotonic() < end:
                 list(pool.map(self.ask, [20] * 6))

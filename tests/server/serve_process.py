@@ -19,7 +19,8 @@ def running(url, ready, command, **options):
     """The process of `command`, which serves at `url`, from when it is ready (its path `ready` answers 200)."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
     try:
-        for _ in range(600):
+        end = time.monotonic() + 240
+        while time.monotonic() < end:
             if process.poll() is not None:
                 raise SystemExit(f"{' '.join(command[:2])} ended with {process.returncode}")
             with contextlib.suppress(OSError):
@@ -27,11 +28,11 @@ def running(url, ready, command, **options):
                     break
             time.sleep(0.1)
         else:
-            raise SystemExit("the server was not ready within a minute")
+            raise SystemExit("the server was not ready within four minutes")
         yield url
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(120)
 
 
 def server(koho, model, *flags):
