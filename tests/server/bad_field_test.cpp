@@ -64,8 +64,10 @@ std::vector<Field> lengths() {
                             {"list", "[]"}}),
                  values_of("max_tokens", At::chat, {{"zero", "0"}}),
                  values_of("max_completion_tokens", At::chat, {{"zero", "0"}}),
-                 values_of("max_tokens", At::completions,
-                           {{"zero_scores_the_prompt", "0"}, {"null", "null"}}, true)});
+                 values_of("max_tokens", At::completions, {{"zero_scores_the_prompt", "0"}}, true),
+                 // As many as fit would take minutes: the first one ends the text.
+                 {{"max_tokens_null", At::completions,
+                   R"("max_tokens":null,"logit_bias":{"4000":100})", "", ""}}});
 }
 
 std::vector<Field> sampling() {

@@ -272,7 +272,8 @@ TEST(Operations, AMissingModelIsTheServedOneAndMinusOneIsAsManyAsFit) {
         {"/v1/responses", R"("input":"hi")"},
         {"/v1/messages", R"("max_tokens":9,"messages":[{"role":"user","content":"hi"}])"}})
     for (const char* model : {"", R"(,"model":null)"})
-      EXPECT_EQ(post(port, path, "{" + body + model + "}").status, 200) << path << model;
+      EXPECT_EQ(post(port, path, R"({"temperature":0,)" + body + model + "}").status, 200)
+          << path << model;
   // Unasked a completion has 16 tokens; -1 and null are as many as fit, here until the model stops.
   const auto tokens = [port](const std::string& more) {
     const Reply reply = post(port, "/v1/completions",

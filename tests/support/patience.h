@@ -10,7 +10,7 @@ namespace koho::testing {
 
 /// The end of a hang: within ctest's limit of 600 s, so that the test says what did not come. Under
 /// AddressSanitizer on a busy machine one answer took a minute.
-inline constexpr std::chrono::seconds kPatience{240};
+inline constexpr std::chrono::seconds kPatience{300};
 inline constexpr std::chrono::microseconds kPatienceUs = kPatience;
 
 /// Waits until `condition` holds. False: it does not come.
