@@ -5,6 +5,11 @@
 #include <algorithm>
 
 namespace koho {
+namespace {
+
+constexpr std::string_view kStopTokenIds = "stop_token_ids";
+
+}  // namespace
 
 bool TokenMask::is_needed(const Request& request) {
   const bool budget = request.starts_in_reasoning && request.reasoning_end >= 0 &&
@@ -107,6 +112,11 @@ void TokenMask::keep_to_lists() {
 
 Status TokenMask::dead_end() const {
   if (emptied_by_.empty()) return {};
+  if (emptied_by_ == kStopTokenIds)
+    return make_field_error(ErrorCode::invalid_argument, emptied_by_,
+                            "{}: after {} tokens of the answer its grammar goes on with these "
+                            "tokens only; a stop token comes when the grammar may end",
+                            tokens_);
   return make_field_error(ErrorCode::invalid_argument, emptied_by_,
                           "{}: allowed_token_ids, bad_words and min_tokens together leave no token "
                           "to sample after {} tokens of the answer",
@@ -135,6 +145,7 @@ Status TokenMask::refresh() {
     return {};
   }
   KOHO_TRY(matcher_->fill_mask(mask_));
+  const bool goes_on = has_tokens();
   for (const Token stop : request_.stop_tokens) set(stop, false);
   const bool more = has_tokens();
   const bool may_end = matcher_->can_end() && (!more || tokens_ >= request_.min_tokens);
@@ -142,6 +153,10 @@ Status TokenMask::refresh() {
     for (const Token stop : request_.stop_tokens) set(stop, true);
   complete_ = may_end && !more && request_.stop_tokens.empty();
   if (more || may_end) return {};
+  if (goes_on) {
+    emptied_by_ = kStopTokenIds;
+    return {};
+  }
   return make_error(ErrorCode::internal, "the grammar allows no token after {}", tokens_);
 }
 

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "grammar/forced_tokens.h"
+
 namespace koho {
 namespace {
 
@@ -102,6 +104,23 @@ TEST(TokenMask, AGrammarsFaultIsNotTheRequests) {
   const std::unique_ptr<TokenMask> token_mask = *TokenMask::open(constrained, kVocabulary);
   ASSERT_TRUE(token_mask->allows(3));
   EXPECT_EQ(token_mask->accept(3).error().code, ErrorCode::internal);
+}
+
+TEST(TokenMask, AStopTokenThatTheGrammarNeedsIsTheRequestsFault) {
+  Request constrained = request();
+  const std::vector<Token> forced{4, 5};
+  constrained.grammar = forced_tokens(forced);
+  constrained.stop_tokens.push_back(5);
+  const std::unique_ptr<TokenMask> token_mask = *TokenMask::open(constrained, kVocabulary);
+  ASSERT_TRUE(token_mask->accept(4).ok());
+  const Status dead = token_mask->dead_end();
+  ASSERT_FALSE(dead.ok());
+  EXPECT_EQ(dead.error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(dead.error().field, "stop_token_ids");
+  EXPECT_TRUE(dead.error().message.starts_with("stop_token_ids: after 1 tokens"))
+      << dead.error().message;
+  constrained.stop_tokens.push_back(4);
+  EXPECT_EQ(TokenMask::open(constrained, kVocabulary).error().field, "stop_token_ids");
 }
 
 TEST(TokenMask, ReasoningBeforeAGrammarDoesNotContainABannedToken) {

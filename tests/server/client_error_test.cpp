@@ -53,6 +53,14 @@ TEST(ClientErrors, AllowedTokensThatLeaveNothingAre400) {
   accept_both("\"allowed_token_ids\":[" + word + "],\"logit_bias\":{\"" + word + "\":-100}");
 }
 
+TEST(ClientErrors, AStopTokenThatTheGrammarNeedsIs400) {
+  const std::string stop =
+      "\"thinking\":{\"type\":\"disabled\"},\"stop_token_ids\":[" + id_of("a") + "]";
+  refuse_both(R"("structured_outputs":{"choice":["a"]},)" + stop, "stop_token_ids");
+  refuse_both(R"("structured_outputs":{"regex":"ba"},)" + stop, "stop_token_ids");
+  accept_both(R"("structured_outputs":{"choice":["b"]},)" + stop);
+}
+
 TEST(ClientErrors, ListsThatLeaveNothingLaterAre400) {
   const std::string letter = doubled_letter();
   const std::string lists = "\"allowed_token_ids\":[" + id_of(letter) + "],\"bad_words\":[\"" +
