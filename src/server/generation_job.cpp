@@ -100,6 +100,8 @@ void GenerationJob::prepare(std::string& body) {
   const auto compile = [self = shared_from_this(), done] {
     GenerationJob& job = *self;
     for (Request& one : job.request_.requests) {
+      // It may have waited: the grammars of those that left would hold up the client's next ones.
+      if (job.abandoned_.load() || job.aborted_.load()) break;
       const Status status =
           job.setup_.serving->constrain
               ? job.setup_.serving->constrain(*job.request_.constraint, one)

@@ -188,6 +188,33 @@ TEST(Connection, ARequestIsAbortedByTheNameInItsBodyBeforeItRuns) {
   }
 }
 
+TEST(Connection, NoGrammarIsCompiledForAClientThatLeft) {
+  TinyServer server([](ServerSettings& settings) { settings.text_threads = 1; });
+  const auto compiled = [] { return tiny_runtime().grammars().statistics().compiled; };
+  const auto ended = [&] { return server.server().core().request_log().rows().size(); };
+  const std::uint64_t before = compiled();
+  for (const bool leaves : {true, false}) {
+    HeldPool held(server.server().core().pool());
+    const std::size_t ended_before = ended();
+    Client client(server.port());
+    ASSERT_TRUE(client.send(
+        request_of(endless(R"(,"request_id":"mine","structured_outputs":{"regex":"left{7}"})"))));
+    ASSERT_TRUE(comes_true([&] { return server.counters().requests_live == 1; }));
+    if (leaves) {
+      client.close();
+      ASSERT_TRUE(comes_true([&] { return ended() > ended_before; }));
+    } else {
+      const auto abort = [&] {
+        return post(server.port(), "/abort_request", R"({"request_id":"mine"})").status;
+      };
+      ASSERT_TRUE(comes_true([&] { return abort() == 200; }));
+    }
+    held.release();
+    ASSERT_TRUE(server.becomes_idle());
+    EXPECT_EQ(compiled(), before);
+  }
+}
+
 TEST(Connection, AClientThatLeftIsNoticedBehindPipelinedRequests) {
   TinyServer server;
   ASSERT_TRUE(server.becomes_idle());  // the tests before this one share its engine
