@@ -10,6 +10,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/json_pointer.h"
 #include "base/text.h"
 #include "tokenizer/utf8.h"
 
@@ -218,25 +219,18 @@ class Walk {
     return result;
   }
 
-  /// The target of a local `$ref` ("#", "#/$defs/x", with the escapes ~0 and ~1), or nullptr.
+  /// The target of a local `$ref` ("#", "#/$defs/x"), or nullptr.
   const Json* reference(const Json& schema) const {
     const Json* ref = schema.find("$ref");
-    if (ref == nullptr || !ref->is_string() || !ref->text.starts_with('#')) return nullptr;
+    if (ref == nullptr || !ref->is_string()) return nullptr;
+    const std::optional<std::vector<std::string>> steps = pointer_steps(ref->text);
+    if (!steps) return nullptr;
     const Json* target = &root_;
-    std::string_view path = std::string_view(ref->text).substr(1);
-    while (target != nullptr && path.starts_with('/')) {
-      path.remove_prefix(1);
-      const std::string_view raw = path.substr(0, path.find('/'));
-      path.remove_prefix(raw.size());
-      std::string step;
-      for (std::size_t i = 0; i < raw.size(); ++i) {
-        const bool escaped = raw[i] == '~' && i + 1 < raw.size();
-        if (escaped) ++i;
-        step += !escaped ? raw[i] : raw[i] == '1' ? '/' : '~';
-      }
+    for (const std::string& step : *steps) {
       target = child(*target, step);
+      if (target == nullptr) return nullptr;
     }
-    return path.empty() ? target : nullptr;
+    return target;
   }
 
   static const Json* child(const Json& node, const std::string& step) {

@@ -62,6 +62,7 @@ TEST(ToolSchemas, AllowsWhatASchemaDoes) {
            "additionalProperties":{"type":"integer"}})",
        {R"({"a":null})", R"({"a":null,"b":1})"},
        {"{}", R"({"a":1})", R"({"a":null,"b":"x"})"}},
+      {R"({"$ref":"#/$defs/List%5Bint%5D"})", {"[1]"}, {"1", R"(["1"])"}},
       {R"({"oneOf":[{"$ref":"#/$defs/s"},{"type":"integer","minimum":5}]})",
        {"\"1\"", "5"},
        {"1", "\"3\"", "null"}},
@@ -70,7 +71,8 @@ TEST(ToolSchemas, AllowsWhatASchemaDoes) {
   };
   for (const Case& one : cases) {
     const ToolSchemas tools({*parse_json(
-        R"({"name":"f","parameters":{"$defs":{"s":{"enum":["1","2"]}},"properties":{"x":)" +
+        R"({"name":"f","parameters":{"$defs":{"s":{"enum":["1","2"]},"List[int]":{"type":"array",)"
+        R"("items":{"type":"integer"}}},"properties":{"x":)" +
         std::string(one.schema) + "}}}")});
     for (const char* value : one.valid)
       EXPECT_TRUE(tools.allows("f", "x", *parse_json(value))) << one.schema << value;

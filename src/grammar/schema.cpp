@@ -4,6 +4,7 @@
 #include "grammar/schema.h"
 
 #include "grammar/schema_merge.h"
+#include "grammar/schema_references.h"
 #include "grammar/schema_relaxation.h"
 #include "grammar/schema_tree.h"
 #include "grammar/schema_values.h"
@@ -113,6 +114,9 @@ Result<std::unique_ptr<Schema::Tree>> Schema::Tree::read(std::string_view text,
     return fault(kUnsupportedSchema, "$" + rebased.path() + ".$ref",
                  "below a \"$id\" of its own: leave that out, and write all references from the "
                  "whole document, as \"#/$defs/NAME\"");
+  if (!define_references(tree->root_))
+    return fault(kGrammarTooComplex, "$",
+                 "what $ref names outside of $defs and definitions is too large: move it there");
   Value merged = copy_value(tree->root_);
   merge_schemas(merged);
   // Merging may make a choice of a tool's object. Relaxed, the object itself says more.

@@ -94,6 +94,15 @@ std::string product(const std::string& keyword, int count, int options) {
          "]}";
 }
 
+/// A schema of 8,000 values below `count` objects, and a reference to each of these.
+std::string references_to_levels(int count) {
+  std::string pointer = "#";
+  return R"({"type":"array","prefixItems":[)" +
+         list(count, [&](int) { return R"({"$ref":")" + (pointer += "/x") + "\"}"; }) + "]," +
+         times(count, R"("x":{)") + R"("enum":[)" +
+         list(8000, [](int) { return std::string("0"); }) + "]" + times(count, "}") + "}";
+}
+
 std::string members(int count, const std::string& value, bool required) {
   const auto name = [](int i) { return fmt::format("\"member_{}\"", i); };
   return R"({"type":"object","properties":{)" +
@@ -139,6 +148,7 @@ std::vector<Bomb> shapes() {
        schema(R"({"enum":["a",")" + std::string(50'000, 'b') + "\"]}"), either},
       {"refs_that_double_20", schema(doubling(20)), accepted},
       {"refs_that_double_60", schema(doubling(60)), either},
+      {"refs_to_all_levels", schema(references_to_levels(50)), refused, kGrammarTooComplex},
       {"ref_to_itself", schema(R"({"$ref":"#"})"), refused, kUnsatisfiableSchema},
       {"refs_in_a_ring",
        schema(

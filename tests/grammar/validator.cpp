@@ -4,11 +4,13 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <pcre2.h>
 #include <string_view>
 #include <vector>
 
 #include "base/check.h"
+#include "base/json_pointer.h"
 
 namespace koho::testing {
 namespace {
@@ -117,12 +119,11 @@ class Validator {
  private:
   const Value* resolve(std::string_view pointer) const {
     const Value* at = &root_;
-    pointer.remove_prefix(1);
-    while (!pointer.empty() && at != nullptr) {
-      pointer.remove_prefix(1);
-      const std::size_t end = std::min(pointer.find('/'), pointer.size());
-      at = at->find(pointer.substr(0, end));
-      pointer.remove_prefix(end);
+    const std::optional<std::vector<std::string>> steps = pointer_steps(pointer);
+    KOHO_CHECK(steps);
+    for (const std::string& step : *steps) {
+      at = at->array() != nullptr ? &at->array()->at(std::stoul(step)) : at->find(step);
+      KOHO_CHECK(at != nullptr);
     }
     return at;
   }
