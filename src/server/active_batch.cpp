@@ -8,9 +8,10 @@
 namespace koho::server {
 
 Result<ActiveBatch::Next> ActiveBatch::next_line(api::BatchLine& read, const Pauses& pauses) {
+  if (!input.ok()) return input.error();
   while (!at_end) {
     std::string_view line;
-    KOHO_TRY_ASSIGN(const LineReader::State state, input.next(line, -1));
+    KOHO_TRY_ASSIGN(const LineReader::State state, input->next(line, -1));
     if (state == LineReader::State::nothing_yet) continue;
     if (state == LineReader::State::end) {
       at_end = true;
@@ -20,10 +21,10 @@ Result<ActiveBatch::Next> ActiveBatch::next_line(api::BatchLine& read, const Pau
     read = {};
     api::Refusal refused;
     if (state == LineReader::State::too_long) {
-      read.number = input.number();
+      read.number = input->number();
       refused = api::wrong_field("", "the line is too long", "invalid_json_line");
     } else {
-      refused = api::read_batch_line(line, input.number(), read);
+      refused = api::read_batch_line(line, input->number(), read);
     }
     const std::string name = read.custom_id.empty() ? "null" : json_string(read.custom_id);
     if (!errors.refused(read.number, name) && !output.answered().contains(hash_of(name))) {

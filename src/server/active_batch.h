@@ -25,15 +25,18 @@ struct ActiveBatch {
   };
   using Pauses = std::function<bool()>;
 
-  ActiveBatch(std::string name, LineReader reader, BatchOutput answers, BatchOutput failures)
+  ActiveBatch(std::string name,
+              Result<LineReader> reader,
+              BatchOutput answers,
+              BatchOutput failures)
       : id(std::move(name)),
         input(std::move(reader)),
         output(std::move(answers)),
         errors(std::move(failures)) {}
 
   enum class Next : std::uint8_t { line, paused, end };
-  /// The next line that has no outcome yet. A line that cannot be read gets one. Errors: io_error;
-  /// of flush().
+  /// The next line that has no outcome yet. A line that cannot be read gets one. Errors: of the
+  /// input; of flush().
   Result<Next> next_line(api::BatchLine& read, const Pauses& pauses);
   /// Writes an error for lines that have no outcome. True: for all. Errors: of flush().
   Result<bool> give_up_lines(const api::ApiError& why, const Pauses& pauses);
@@ -47,7 +50,7 @@ struct ActiveBatch {
   std::int64_t bytes() const { return output.bytes() + errors.bytes(); }
 
   std::string id;
-  LineReader input;
+  Result<LineReader> input;
   BatchOutput output;
   BatchOutput errors;
   std::deque<Unsent> unsent;

@@ -8,7 +8,6 @@
 
 #include "api/batch_line.h"
 #include "base/json_writer.h"
-#include "base/log.h"
 
 namespace koho::server {
 namespace {
@@ -19,14 +18,7 @@ constexpr std::size_t kFaultsMax = 100;        // that a batch tells
 }  // namespace
 
 BatchChecker::BatchChecker(const std::filesystem::path& input, std::string_view endpoint)
-    : endpoint_(endpoint) {
-  Result<LineReader> opened = LineReader::open(input.string(), api::kBatchLineBytesMax);
-  if (opened.ok()) {
-    input_.emplace(std::move(*opened));
-  } else {
-    unreadable(opened.error());
-  }
-}
+    : endpoint_(endpoint), input_(LineReader::open(input.string(), api::kBatchLineBytesMax)) {}
 
 void BatchChecker::fault(std::int64_t line,
                          std::string_view code,
@@ -40,8 +32,7 @@ void BatchChecker::fault(std::int64_t line,
 }
 
 /// The client is not told where the server keeps its files.
-void BatchChecker::unreadable(const Error& error) {
-  log::warning("the input of a batch: {}", error.message);
+void BatchChecker::unreadable() {
   fault(0, "io_error", "input_file_id", "the input file could not be read");
 }
 
@@ -59,20 +50,22 @@ void BatchChecker::take(std::string_view line, std::int64_t number) {
   }
 }
 
-bool BatchChecker::run(const std::function<bool()>& pauses) {
+Result<bool> BatchChecker::run(const std::function<bool()>& pauses) {
   while (input_) {
     std::string_view line;
-    const Result<LineReader::State> state = input_->next(line, -1);
+    const Result<LineReader::State> state =
+        input_->ok() ? (*input_)->next(line, -1) : input_->error();
     if (!state.ok()) {
-      unreadable(state.error());
-      break;
+      unreadable();
+      if (state.error().code == ErrorCode::not_found) break;
+      return state.error();
     }
     if (*state == LineReader::State::end) break;
     if (*state == LineReader::State::too_long) {
-      fault(input_->number(), "invalid_json_line", "",
+      fault((*input_)->number(), "invalid_json_line", "",
             fmt::format("the line is longer than {} bytes, the limit", api::kBatchLineBytesMax));
     } else if (*state == LineReader::State::line && !api::is_blank_line(line)) {
-      take(line, input_->number());
+      take(line, (*input_)->number());
     }
     if (pauses()) return false;
   }

@@ -22,7 +22,8 @@ class BatchChecker {
   BatchChecker(const std::filesystem::path& input, std::string_view endpoint);
 
   /// Goes on until `pauses()`, which is asked after each line. True: finish() has the outcome.
-  bool run(const std::function<bool()>& pauses);
+  /// Errors: io_error: another check may succeed; finish() says of this one that it did not.
+  Result<bool> run(const std::function<bool()>& pauses);
   BatchCheck finish();
 
  private:
@@ -30,11 +31,11 @@ class BatchChecker {
              std::string_view code,
              std::string_view param,
              std::string_view message);
-  void unreadable(const Error& error);
+  void unreadable();
   void take(std::string_view line, std::int64_t number);
 
   std::string endpoint_;
-  std::optional<LineReader> input_;
+  std::optional<Result<LineReader>> input_;
   BatchCheck check_;
   IdSet seen_;
 };

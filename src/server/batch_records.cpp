@@ -34,11 +34,16 @@ std::filesystem::path BatchRecords::note_of(std::string_view id) const {
 Status BatchRecords::read() {
   std::error_code error;
   std::filesystem::create_directories(directory_, error);
+  std::vector<std::filesystem::path> others;
   for (const auto& entry : std::filesystem::directory_iterator(directory_, error)) {
-    if (entry.path().extension() != ".json") continue;
+    if (entry.path().extension() != ".json") {
+      others.push_back(entry.path());
+      continue;
+    }
     const Result<std::string> text = read_file(entry.path(), kRecordBytesMax);
     Result<BatchRecord> record = text.ok() ? read_stored_batch(*text) : text.error();
     if (!record.ok()) {
+      all_read_ = false;
       log::warning("{} is left out: {}", entry.path().string(), record.error().message);
       continue;
     }
@@ -53,7 +58,32 @@ Status BatchRecords::read() {
   if (error)
     return make_error(ErrorCode::io_error, "{} could not be read: {}", directory_.string(),
                       error.message());
+  for (const std::filesystem::path& path : others) remove_leftover(path);
   return {};
+}
+
+/// What a server that was killed had begun to write, or to delete with its record.
+void BatchRecords::remove_leftover(const std::filesystem::path& path) const {
+  const std::string name = path.filename().string();
+  const std::string_view id = std::string_view(name).substr(0, name.find('.'));
+  const std::string_view kind = std::string_view(name).substr(id.size());
+  if (!id.starts_with("batch_")) return;
+  const bool torn = kind == ".json.part" || kind == ".cancelled.part";
+  const bool is_part = kind == ".output" || kind == ".errors";
+  const bool of_none = !std::filesystem::exists(path_of(id));
+  const auto record = records_.find(id);
+  const bool is_old_note =
+      kind == ".cancelled" &&
+      (of_none || (record != records_.end() && is_over(record->second.status)));
+  if (torn || is_old_note || (is_part && of_none)) ::unlink(path.c_str());
+}
+
+std::set<std::string, std::less<>> BatchRecords::named() const {
+  const std::lock_guard lock(mutex_);
+  std::set<std::string, std::less<>> names;
+  for (const auto& [id, record] : records_)
+    if (!is_over(record.status)) names.insert({record.output_file_id, record.error_file_id});
+  return names;
 }
 
 Status BatchRecords::add(const BatchRecord& record) {
@@ -140,6 +170,12 @@ BatchRecord BatchRecords::get(const std::string& id) const {
   return records_.find(id)->second;
 }
 
+std::optional<BatchStatus> BatchRecords::status_of(std::string_view id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = records_.find(id);
+  return found == records_.end() ? std::nullopt : std::optional(found->second.status);
+}
+
 bool BatchRecords::advance(const std::string& id, BatchStatus from, BatchStatus to) {
   const std::lock_guard lock(mutex_);
   BatchRecord& record = records_.find(id)->second;
@@ -149,18 +185,26 @@ bool BatchRecords::advance(const std::string& id, BatchStatus from, BatchStatus 
   return true;
 }
 
-void BatchRecords::fail(const std::string& id, std::vector<BatchFault> faults) {
+void BatchRecords::set_faults(const std::string& id, std::vector<BatchFault> faults) {
+  const std::lock_guard lock(mutex_);
+  records_.find(id)->second.faults = std::move(faults);
+}
+
+void BatchRecords::fail(const std::string& id, std::string output, std::string errors) {
   const std::lock_guard lock(mutex_);
   BatchRecord& record = records_.find(id)->second;
   if (is_over(record.status)) return;
-  record.faults = std::move(faults);
+  record.output_file_id = std::move(output);
+  record.error_file_id = std::move(errors);
   record.enter(BatchStatus::failed, Core::unix_seconds());
   static_cast<void>(save(record));
 }
 
 void BatchRecords::end_check(const std::string& id, BatchCheck check) {
   const std::lock_guard lock(mutex_);
-  BatchRecord& record = records_.find(id)->second;
+  const auto found = records_.find(id);
+  if (found == records_.end()) return;  // it was cancelled, and is forgotten
+  BatchRecord& record = found->second;
   record.total = check.total;
   if (record.status != BatchStatus::validating) return;  // cancelled in this moment
   if (check.faults.empty()) {

@@ -23,8 +23,12 @@ class BatchRecords {
   /// `records_max`: of batches that are over.
   explicit BatchRecords(std::filesystem::path directory, std::size_t records_max = 10'000)
       : directory_(std::move(directory)), records_max_(records_max) {}
-  /// Reads what an earlier server wrote. Errors: io_error.
+  /// Reads what an earlier server wrote, and removes what is of no record. Errors: io_error.
   Status read();
+  /// False: read() left records out.
+  bool all_read() const { return all_read_; }
+  /// The files that unfinished batches have named.
+  std::set<std::string, std::less<>> named() const;
 
   /// Errors: resource_exhausted: too many batches are unfinished; io_error.
   Status add(const BatchRecord& record);
@@ -40,10 +44,14 @@ class BatchRecords {
   /// The oldest first.
   std::vector<BatchRecord> unfinished() const;
   BatchRecord get(const std::string& id) const;
+  /// Nothing: it is in the table no more.
+  std::optional<BatchStatus> status_of(std::string_view id) const;
   /// False: the batch was not in `from` any more.
   bool advance(const std::string& id, BatchStatus from, BatchStatus to);
-  /// Without effect on one that is over.
-  void fail(const std::string& id, std::vector<BatchFault> faults);
+  /// It has the files of what it had done, or "". Without effect on one that is over.
+  void fail(const std::string& id, std::string output, std::string errors);
+  /// Saved with the next change.
+  void set_faults(const std::string& id, std::vector<BatchFault> faults);
   /// A batch that is still validating goes on, or has failed.
   void end_check(const std::string& id, BatchCheck check);
   void count(const std::string& id, std::int64_t completed, std::int64_t failed);
@@ -65,11 +73,13 @@ class BatchRecords {
  private:
   std::filesystem::path path_of(std::string_view id) const;
   std::filesystem::path note_of(std::string_view id) const;
+  void remove_leftover(const std::filesystem::path& path) const;
   /// A failure is logged once, and the record in memory goes on.
   Status save(const BatchRecord& record);
 
   const std::filesystem::path directory_;
   const std::size_t records_max_;
+  bool all_read_ = true;  // since read()
   mutable std::mutex mutex_;
   std::map<std::string, BatchRecord, std::less<>> records_;
   std::set<std::string, std::less<>> unsaved_;  // newer than on the disk

@@ -26,21 +26,6 @@ constexpr std::int32_t kPriority = kPriorities - 1;
 constexpr const char* kDiskRefuses =
     "the server could not read or write the batch's files, and tries again";  // no paths
 
-api::ApiError give_up_error(BatchStatus status, bool key_gone, bool had_key) {
-  api::ApiError error{.status = 400};
-  if (status == BatchStatus::expiring) {
-    error.code = "batch_expired";
-    error.message = "This request could not be executed before the completion window expired.";
-  } else {
-    error.code = "batch_cancelled";
-    error.message = !key_gone ? "This request was not executed: the batch was cancelled."
-                    : had_key
-                        ? "The API key that made this batch is no longer valid."
-                        : "This batch was made without an API key, and the server has keys now.";
-  }
-  return error;
-}
-
 }  // namespace
 
 BatchService::BatchService(Core& core, std::unique_ptr<FileStore> files)
@@ -52,6 +37,7 @@ Result<std::unique_ptr<BatchService>> BatchService::open(Core& core,
   KOHO_TRY_ASSIGN(std::unique_ptr<FileStore> files, FileStore::open(directory, bytes_max));
   std::unique_ptr<BatchService> service(new BatchService(core, std::move(files)));
   KOHO_TRY(service->records_.read());
+  if (service->records_.all_read()) service->files_->remove_leftovers(service->records_.named());
   for (const BatchRecord& one : service->records_.unfinished())
     service->count_bytes(one.id, one.owner, service->part_bytes(one.id));
   service->thread_ = std::thread([raw = service.get()] { raw->run(); });
@@ -75,6 +61,7 @@ std::filesystem::path BatchService::part_path(std::string_view id, const char* k
 // ---- what clients ask for
 
 Result<BatchRecord> BatchService::create(const BatchOrder& order) {
+  const std::lock_guard lock(readers_);
   if (!files_->find(order.owner, order.input_file_id))
     return make_field_error(ErrorCode::not_found, "input_file_id", "{}: there is no file \"{}\"",
                             order.input_file_id);
@@ -100,6 +87,7 @@ Result<BatchRecord> BatchService::cancel(std::string_view owner, std::string_vie
 }
 
 Status BatchService::remove_file(std::string_view owner, std::string_view id) {
+  const std::lock_guard lock(readers_);
   if (const std::string reader = records_.reader_of(owner, id); !reader.empty())
     return make_error(ErrorCode::invalid_argument, "{} reads this file: cancel it first", reader);
   return files_->remove(owner, id);
@@ -108,6 +96,7 @@ Status BatchService::remove_file(std::string_view owner, std::string_view id) {
 // ---- the service's thread
 
 void BatchService::run() {
+  count_parts();
   std::vector<std::size_t> ready;
   while (!stopping_.load()) {
     has_more_ = false;
@@ -137,6 +126,7 @@ void BatchService::run() {
 bool BatchService::work() {
   if (core_.clock().now_us() - tidied_us_ >= kTidyUs) {
     tidied_us_ = core_.clock().now_us();
+    const std::lock_guard lock(readers_);
     files_->remove_expired(Core::unix_seconds(), [this](const StoredFile& file) {
       return !records_.reader_of(file.owner, file.id).empty();
     });
@@ -205,13 +195,14 @@ void BatchService::open_batches() {
       finish_files(now);  // the server ended while it made them
       continue;
     }
-    Result<std::unique_ptr<ActiveBatch>> opened = open_batch(now);
+    Result<std::unique_ptr<ActiveBatch>> opened = open_batch(now, ends);
     if (opened.ok()) {
       active_.push_back(std::move(*opened));
-    } else if (opened.error().code == ErrorCode::io_error) {
-      wait(one.id, opened.error());
-    } else {
+    } else if (const ErrorCode code = opened.error().code;
+               code == ErrorCode::not_found || code == ErrorCode::corrupt_data) {
       fail(one.id, opened.error());
+    } else {
+      wait(one.id, opened.error());
     }
   }
 }
@@ -230,7 +221,7 @@ bool BatchService::validate(const std::vector<BatchRecord>& unfinished) {
       const BatchRecord* next = nullptr;
       for (const BatchRecord& one : unfinished)
         if (one.status == BatchStatus::validating &&
-            records_.get(one.id).status == BatchStatus::validating &&
+            records_.status_of(one.id) == BatchStatus::validating && !waits(one.id) &&
             (next == nullptr || checks_taken_[one.owner] < checks_taken_[next->owner]))
           next = &one;
       if (next == nullptr) return true;
@@ -238,24 +229,32 @@ bool BatchService::validate(const std::vector<BatchRecord>& unfinished) {
       checked_ = next->id;
       checker_.emplace(files_->content_path(next->input_file_id), next->endpoint);
     }
-    if (records_.get(checked_).status == BatchStatus::validating) {
-      if (!checker_->run(pauses)) return false;
-      records_.end_check(checked_, checker_->finish());
+    // It may be over meanwhile, and forgotten.
+    if (records_.status_of(checked_) == BatchStatus::validating) {
+      const Result<bool> done = checker_->run(pauses);
+      if (done.ok() && !*done) return false;
+      if (done.ok() || Core::unix_seconds() >= records_.get(checked_).expires_at) {
+        go_on(checked_);
+        records_.end_check(checked_, checker_->finish());
+      } else {
+        wait(checked_, done.error());
+      }
     }
     checker_.reset();
   } while (!pauses());
   return false;
 }
 
-Result<std::unique_ptr<ActiveBatch>> BatchService::open_batch(const BatchRecord& batch) {
-  KOHO_TRY_ASSIGN(LineReader input,
-                  LineReader::open(files_->content_path(batch.input_file_id).string(),
-                                   api::kBatchLineBytesMax));
+/// One that ends does so without its input, too.
+Result<std::unique_ptr<ActiveBatch>> BatchService::open_batch(const BatchRecord& batch, bool ends) {
   const BatchOutput::Options options{.line_bytes_max = kOutputLineBytesMax};
   KOHO_TRY_ASSIGN(BatchOutput output,
                   BatchOutput::open(part_path(batch.id, "output").string(), options));
   KOHO_TRY_ASSIGN(BatchOutput errors,
                   BatchOutput::open(part_path(batch.id, "errors").string(), options));
+  Result<LineReader> input =
+      LineReader::open(files_->content_path(batch.input_file_id).string(), api::kBatchLineBytesMax);
+  if (!input.ok() && !ends) return std::move(input).error();
   auto active = std::make_unique<ActiveBatch>(batch.id, std::move(input), std::move(output),
                                               std::move(errors));
   active->completed = static_cast<std::int64_t>(active->output.lines_found());
@@ -410,46 +409,6 @@ void BatchService::withdraw_batch(ActiveBatch& batch) {
     batch.unsent.push_back({.line = slot.job->take_line()});
     release(slot);
   }
-}
-
-/// Whether the batch is over.
-bool BatchService::settle(ActiveBatch& batch, const ActiveBatch::Pauses& pauses) {
-  const BatchRecord now = records_.get(batch.id);
-  batch.key = core_.api_keys()->find_owner(now.owner);
-  // One from before there were keys belongs to nobody who could see it, and to no limit.
-  const bool key_gone =
-      batch.key == nullptr && (!now.owner.empty() || !core_.api_keys()->all().empty());
-  if (key_gone) {
-    records_.advance(batch.id, BatchStatus::in_progress, BatchStatus::cancelling);
-  } else if (Core::unix_seconds() >= now.expires_at) {
-    records_.advance(batch.id, BatchStatus::in_progress, BatchStatus::expiring);
-  }
-  if (waits(batch.id) || !flush(batch)) return false;
-  const BatchStatus status = records_.get(batch.id).status;
-  if (status == BatchStatus::cancelling || status == BatchStatus::expiring) {
-    withdraw_batch(batch);
-    const Result<bool> done =
-        batch.give_up_lines(give_up_error(status, key_gone, !now.owner.empty()), pauses);
-    if (!done.ok()) wait(batch.id, done.error());
-    records_.count(batch.id, batch.completed, batch.failed);
-    // Of an input that cannot be read the rest has no outcome.
-    const bool unreadable = !done.ok() && !batch.has_unwritten();
-    if (!unreadable && !(done.ok() && *done)) {
-      has_more_ = has_more_ || done.ok();
-      return false;
-    }
-  } else {
-    // It ends while the server is full, too.
-    if (batch.in_flight == 0 && batch.unsent.empty()) prefetch_line(batch, pauses);
-    if (!batch.at_end || batch.in_flight > 0 || !batch.unsent.empty()) return false;
-    if (status != BatchStatus::finalizing &&
-        !records_.advance(batch.id, BatchStatus::in_progress, BatchStatus::finalizing))
-      return false;  // cancelled in this moment
-  }
-  records_.count(batch.id, batch.completed, batch.failed);
-  name_files(batch);
-  finish_files(records_.get(batch.id));
-  return true;
 }
 
 }  // namespace koho::server

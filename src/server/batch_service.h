@@ -102,7 +102,7 @@ class BatchService {
   bool work();
   void open_batches();
   bool validate(const std::vector<BatchRecord>& unfinished);
-  Result<std::unique_ptr<ActiveBatch>> open_batch(const BatchRecord& record);
+  Result<std::unique_ptr<ActiveBatch>> open_batch(const BatchRecord& record, bool ends);
   void poll_slot(std::size_t index);
   void keep_answer(Slot& slot);
   bool flush(ActiveBatch& batch);
@@ -118,15 +118,19 @@ class BatchService {
   bool settle(ActiveBatch& batch, const ActiveBatch::Pauses& pauses);
   /// True from a moment on, or when the service ends.
   ActiveBatch::Pauses next_pause() const;
+  void count_parts();
   void name_files(const ActiveBatch& batch);
+  Status keep_part(const BatchRecord& batch, const std::string& id, const char* kind);
   void finish_files(const BatchRecord& batch);
   void fail(const std::string& id, const Error& error);
+  void finish_failed(const BatchRecord& batch);
   std::int64_t places() const;
   std::int64_t room() const;
 
   Core& core_;
   std::unique_ptr<FileStore> files_;
   BatchRecords records_;
+  std::mutex readers_;  // held while a file gets one, or goes for want of one
   std::shared_ptr<Wakes> wakes_ = std::make_shared<Wakes>();
   std::vector<Slot> slots_;
   std::vector<std::unique_ptr<ActiveBatch>> active_;

@@ -22,6 +22,20 @@ namespace {
 
 constexpr std::size_t kFactsBytesMax = 64U << 10U;
 constexpr std::int64_t kFilesMax = 100'000;
+constexpr std::string_view kFacts = ".json";
+constexpr std::string_view kTorn = ".part";
+
+/// As the server makes them.
+bool is_id(std::string_view name) {
+  constexpr std::string_view kBeginning = "file-";
+  return name.starts_with(kBeginning) &&
+         name.find_first_not_of("0123456789abcdef", kBeginning.size()) == name.npos &&
+         name.size() == kBeginning.size() + 32;
+}
+
+std::string_view without(std::string_view name, std::string_view end) {
+  return name.ends_with(end) ? name.substr(0, name.size() - end.size()) : name;
+}
 
 std::string facts_of(const StoredFile& file) {
   std::string out = file_json(file);
@@ -84,10 +98,8 @@ Result<std::unique_ptr<FileStore>> FileStore::open(const std::filesystem::path& 
 
 Status FileStore::read_table() {
   std::error_code error;
-  std::vector<std::filesystem::path> stale;
   for (const auto& entry : std::filesystem::directory_iterator(directory_ / "files", error)) {
     const std::filesystem::path& path = entry.path();
-    if (path.extension() == ".part") stale.push_back(path);
     if (path.extension() != ".json") continue;
     Result<StoredFile> file = read_facts(path);
     struct stat status {};
@@ -103,8 +115,24 @@ Status FileStore::read_table() {
   if (error)
     return make_error(ErrorCode::io_error, "{} could not be read: {}", directory_.string(),
                       error.message());
-  for (const std::filesystem::path& path : stale) std::filesystem::remove(path, error);
   return {};
+}
+
+void FileStore::remove_leftovers(const std::set<std::string, std::less<>>& wanted) {
+  const Result<std::vector<std::string>> names = file_names(directory_ / "files");
+  if (!names.ok()) return log::warning("{}", names.error().message);
+  for (const std::string& name : *names) {
+    const bool torn = name.ends_with(kTorn);
+    const std::string_view id = without(name, torn ? kTorn : "");
+    if (!is_id(without(id, kFacts))) continue;
+    const bool is_content = is_id(id) && !wanted.contains(id) &&
+                            !std::ranges::binary_search(*names, fmt::format("{}{}", id, kFacts));
+    if (!torn && !is_content) continue;
+    const std::filesystem::path path = directory_ / "files" / name;
+    log::info("{} is removed: an earlier server ended while it was written", path.string());
+    if (::unlink(path.c_str()) != 0)
+      log::warning("{} could not be deleted: {}", path.string(), std::strerror(errno));
+  }
 }
 
 std::filesystem::path FileStore::content_path(std::string_view id) const {
@@ -112,7 +140,7 @@ std::filesystem::path FileStore::content_path(std::string_view id) const {
 }
 
 std::filesystem::path FileStore::facts_path(std::string_view id) const {
-  return directory_ / "files" / fmt::format("{}.json", id);
+  return directory_ / "files" / fmt::format("{}{}", id, kFacts);
 }
 
 Status FileStore::keep(StoredFile file) {

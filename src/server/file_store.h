@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -66,6 +67,10 @@ class FileStore {
   /// earlier call that did not end. No limit: it holds work that was done. Errors: not_found:
   /// it is nowhere; io_error: the call may be repeated.
   Status take_over(StoredFile file, const std::filesystem::path& content);
+
+  /// Removes contents without facts, which a server that was killed had begun to keep or to delete:
+  /// no client was told of them. Not those in `wanted`, which take_over() has moved.
+  void remove_leftovers(const std::set<std::string, std::less<>>& wanted);
 
   std::optional<StoredFile> find(std::string_view owner, std::string_view id) const;
   /// The newest first.

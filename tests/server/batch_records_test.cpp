@@ -48,6 +48,21 @@ TEST(BatchRecords, ACancelledOneDoesNotFailForItsInput) {
   }
 }
 
+TEST(BatchRecords, ACheckOfOneThatIsForgottenEndsInPeace) {
+  const koho::testing::TemporaryDirectory directory;
+  BatchRecords records(directory.path(), 0);
+  ASSERT_TRUE(records.read().ok());
+  BatchRecord record{.id = "batch_a"};
+  record.enter(BatchStatus::validating, 1);
+  ASSERT_TRUE(records.add(record).ok());
+  ASSERT_TRUE(records.cancel("", record.id).ok());
+  ASSERT_TRUE(records.end(record.id, BatchStatus::cancelled).ok());
+  EXPECT_EQ(records.status_of(record.id), BatchStatus::cancelled);
+  records.forget_old();
+  EXPECT_FALSE(records.status_of(record.id));
+  records.end_check(record.id, {.total = 3});
+}
+
 TEST(BatchRecords, ThatAreOverAreForgottenOfWhoeverHasTheMost) {
   const koho::testing::TemporaryDirectory directory;
   BatchRecords records(directory.path(), 10);
