@@ -314,6 +314,7 @@ TEST(Anthropic, ClosesACallThatWasCutOff) {
   EXPECT_EQ(complete_arguments(R"({"city": "Ro)"), R"({"city": "Ro"})");
   EXPECT_EQ(complete_arguments(R"({"city": "Rome")"), R"({"city": "Rome"})");
   EXPECT_EQ(complete_arguments(R"({"city": "Rome"})"), R"({"city": "Rome"})");
+  EXPECT_EQ(complete_arguments(R"({"x": 1e999, "y": 0.1e-999)"), R"({"x": 1e999, "y": 0.1e-999})");
   EXPECT_EQ(complete_arguments("{"), "{}");
   EXPECT_EQ(complete_arguments(""), "{}");
   EXPECT_EQ(complete_arguments(R"({"days": )"), "{}");

@@ -26,7 +26,7 @@ void append_field(std::string& out, std::string_view key, std::string_view text)
 std::string complete_arguments(std::string_view arguments) {
   for (const std::string_view end : {"", "}", "\"}"}) {
     std::string closed = std::string(arguments) + std::string(end);
-    const Result<chat::Json> parsed = chat::parse_json(closed);
+    const Result<chat::Json> parsed = chat::parse_json(closed, {.exact_numbers = true});
     if (parsed.ok() && parsed->is_object()) return closed;
   }
   return "{}";

@@ -66,7 +66,7 @@ class Adapter : public nlohmann::json_sax<Library> {
   bool number_float(number_float_t value, const string_t& written) override {
     if (written.find_first_of(".eE") == string_t::npos)
       return go_on(events_.large_integer(written));
-    return go_on(events_.real(value));
+    return go_on(events_.real_text(value, written));
   }
   bool string(string_t& value) override { return go_on(events_.string(std::move(value))); }
   bool binary(binary_t&) override {

@@ -36,6 +36,8 @@ class Events {
   /// An integer that 64 bits do not hold, as written. Refused, unless a reader keeps digits.
   virtual Status large_integer(std::string_view digits);
   virtual Status real(double value) = 0;  // written with fraction or exponent; finite
+  /// The same, for readers that want its text.
+  virtual Status real_text(double value, std::string_view /*written*/) { return real(value); }
   virtual Status string(std::string value) = 0;
   virtual Status begin_object() = 0;
   virtual Status key(std::string name) = 0;

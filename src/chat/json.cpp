@@ -20,6 +20,7 @@
 #include "base/json_writer.h"
 #include "base/printable.h"
 #include "base/text.h"
+#include "chat/decimal.h"
 #include "chat/python_text.h"
 
 namespace koho::chat {
@@ -51,9 +52,17 @@ bool has_lone_surrogate(std::string_view token) {
   return false;
 }
 
+/// A number greater than any double, which the parser refuses: the count of numbers before it.
+struct LargeNumber {
+  std::size_t number = 0;
+  std::string_view text{};
+};
+
 class TreeBuilder final : public json::Events {
  public:
-  explicit TreeBuilder(const JsonShape& shape) : shape_(shape) {}
+  /// `large`: those that stand as 0.00 in the text.
+  explicit TreeBuilder(const JsonShape& shape, const std::vector<LargeNumber>* large = nullptr)
+      : shape_(shape), large_(large) {}
 
   Status null() override { return add(Json{}); }
   Status boolean(bool value) override {
@@ -64,18 +73,36 @@ class TreeBuilder final : public json::Events {
     return add(std::move(node));
   }
   Status integer(std::int64_t value) override {
+    ++numbers_;
     if (skips_) return add({});
     if (packs_ && pack(value)) return {};
     return add_number(fmt::format("{}", value));
   }
   Status large_integer(std::string_view digits) override {
+    ++numbers_;
     if (skips_) return add({});
-    if (digits.size() > kJsonDigitsMax)
+    if (digits.size() > kJsonDigitsMax && !shape_.exact_numbers)
       return fail(
           fmt::format("an integer of {} digits; the limit is {}", digits.size(), kJsonDigitsMax));
     return add_number(std::string(digits));
   }
-  Status real(double value) override { return skips_ ? add({}) : add_number(python_float(value)); }
+  Status real(double value) override { return add_number(python_float(value)); }
+  Status real_text(double value, std::string_view written) override {
+    const bool is_next = large_ != nullptr && large_next_ < large_->size() &&
+                         (*large_)[large_next_].number == numbers_;
+    ++numbers_;
+    if (is_next) {
+      written = (*large_)[large_next_++].text;
+      if (written.find_first_of(".eE") == std::string_view::npos) {
+        --numbers_;
+        return large_integer(written);
+      }
+    }
+    if (skips_) return add({});
+    std::string told = is_next ? std::string() : python_float(value);
+    const bool keeps = is_next || (shape_.exact_numbers && decimal_of(told) != decimal_of(written));
+    return add_number(keeps ? std::string(written) : std::move(told));
+  }
   Status string(std::string value) override {
     if (skips_) return add({});
     Json node;
@@ -123,6 +150,7 @@ class TreeBuilder final : public json::Events {
                    std::string_view last_token,
                    std::string_view sentence) override {
     std::string what(sentence);
+    met_large_ = sentence.starts_with("number overflow");
     // Remove the client's text from the message: it may be long or private, and errors go to logs.
     for (const std::string_view before : {"; last read: '", " parsing '"})
       if (const std::size_t at = what.find(before); at != std::string::npos)
@@ -133,6 +161,9 @@ class TreeBuilder final : public json::Events {
     error.field = path();
     return error.field.empty() ? std::move(error) : std::move(error).with_context(error.field);
   }
+
+  /// Whether a number was greater than any double.
+  bool met_large() const { return met_large_; }
 
   Json root;
 
@@ -229,6 +260,10 @@ class TreeBuilder final : public json::Events {
   }
 
   const JsonShape& shape_;
+  const std::vector<LargeNumber>* const large_;
+  std::size_t large_next_ = 0;
+  std::size_t numbers_ = 0;
+  bool met_large_ = false;
   std::size_t values_ = 0;
   bool skips_ = false;             // the value of a member that nobody needs is read …
   std::size_t skipped_depth_ = 0;  // … so deep below that member
@@ -272,13 +307,61 @@ void append_value(std::string& out, const Json& value) {  // depth is at most kJ
   out += value.is_object() ? '}' : ']';
 }
 
-/// All of `text` as a double; nullopt if it is not a number, or out of range.
+/// All of `text` as a double; nullopt if it is not a number, or greater than any.
 std::optional<double> parse_double(std::string_view text) {
   double parsed = 0.0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, parsed);
+  if (stop == end && error == std::errc::result_out_of_range && decimal_of(text).exponent <= 0)
+    return text.starts_with('-') ? -0.0 : 0.0;
   if (error != std::errc() || stop != end) return {};
   return parsed;
+}
+
+/// How long the JSON number is that `text` begins with; 0: it begins with none.
+std::size_t number_length(std::string_view text) {
+  const auto digits_end = [&](std::size_t from) {
+    return std::min(text.find_first_not_of("0123456789", from), text.size());
+  };
+  const std::size_t begin = text.starts_with('-') ? 1 : 0;
+  std::size_t end = digits_end(begin);
+  if (end == begin || (text[begin] == '0' && end > begin + 1)) return 0;
+  if (end < text.size() && text[end] == '.') {
+    const std::size_t fraction_end = digits_end(end + 1);
+    if (fraction_end == end + 1) return 0;
+    end = fraction_end;
+  }
+  if (end < text.size() && (text[end] == 'e' || text[end] == 'E')) {
+    const bool has_sign = end + 1 < text.size() && (text[end + 1] == '+' || text[end + 1] == '-');
+    const std::size_t power = end + (has_sign ? 2 : 1);
+    end = digits_end(power);
+    if (end == power) return 0;
+  }
+  return end;
+}
+
+/// The numbers of a JSON text that are greater than any double; `out`, the same text, has zeros of
+/// their length in their places.
+std::vector<LargeNumber> take_large_numbers(std::string_view text, std::string& out) {
+  constexpr std::size_t kLargeMax = 100'000;  // some megabytes
+  std::vector<LargeNumber> large;
+  std::size_t numbers = 0;
+  for (std::size_t i = 0; i < text.size() && large.size() < kLargeMax; ++i) {
+    if (text[i] == '"') {
+      for (++i; i < text.size() && text[i] != '"'; ++i)
+        if (text[i] == '\\') ++i;
+    } else if (text[i] == '-' || (text[i] >= '0' && text[i] <= '9')) {
+      const std::string_view number = text.substr(i, number_length(text.substr(i)));
+      if (number.empty()) break;  // no JSON
+      if (!parse_double(number)) {
+        large.push_back({.number = numbers, .text = number});
+        out.replace(i, number.size(), "0." + std::string(number.size() - 2, '0'));
+      }
+      ++numbers;
+      i += number.size() - 1;
+    }
+  }
+  return large;
 }
 
 }  // namespace
@@ -303,7 +386,7 @@ std::int32_t Json::id_at(std::size_t index) const {
 }
 
 bool Json::is_integer() const {
-  return is_number() && text.find_first_of(".e") == std::string::npos;
+  return is_number() && text.find_first_of(".eE") == std::string::npos;
 }
 
 std::optional<std::int64_t> Json::as_integer() const {
@@ -374,8 +457,14 @@ Result<Json> parse_json(std::string_view text, const JsonShape& shape) {
   if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos)
     return make_error(ErrorCode::invalid_argument, "not valid JSON: a zero byte at byte {}", zero);
   TreeBuilder builder(shape);
-  KOHO_TRY(json::parse_bounded_text(text, builder));
-  return std::move(builder.root);
+  const Status parsed = json::parse_bounded_text(text, builder);
+  if (parsed.ok()) return std::move(builder.root);
+  if (!builder.met_large()) return parsed.error();
+  std::string smaller(text);
+  const std::vector<LargeNumber> large = take_large_numbers(text, smaller);
+  TreeBuilder again(shape, &large);
+  KOHO_TRY(json::parse_bounded_text(smaller, again));
+  return std::move(again.root);
 }
 
 std::string dump_json(const Json& value) {

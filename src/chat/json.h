@@ -24,7 +24,7 @@ struct Json {
 
   Kind kind = Kind::null;
   bool boolean = false;
-  std::string text;               // string: its value; number: as Python prints it; token_ids: they
+  std::string text;               // string: its value; number: its text; token_ids: they
   std::vector<std::string> keys;  // object: keys[i] names items[i], in the order received
   std::vector<Json> items;        // array: its items; object: its values
 
@@ -43,7 +43,7 @@ struct Json {
   std::int32_t id_at(std::size_t index) const;
   /// The value of an integer; nullopt if this is not an integer, or beyond 64 bits.
   std::optional<std::int64_t> as_integer() const;
-  /// The nearest double of a number; nullopt if this is not a number, or beyond double's range.
+  /// The nearest double of a number; nullopt if this is not a number, or greater than any double.
   std::optional<double> as_number() const;
 
   /// The value of `key`; nullptr if there is none, or this is not an object.
@@ -75,10 +75,13 @@ struct JsonShape {
   std::function<bool(std::string_view name)> needs{};
   /// Whether arrays of integers in that member of the root, or in an array there, become token_ids.
   std::function<bool(std::string_view name)> packs{};
+  /// A number that Python would change keeps its text, and an integer may have any number of digits.
+  bool exact_numbers = false;
 };
 
 /// Parses exactly one JSON value. Stores each number as Python prints it: an integer digit for
-/// digit, any other number as repr(float) ("1.0", "1e-05", "1e+16"). Errors: invalid_argument with
+/// digit, any other number as repr(float) ("1.0", "1e-05", "1e+16"), but one that is greater than
+/// any double (inf in Python) as it is written. Errors: invalid_argument with
 /// the place and the reason, never with the text itself, which may be private. For a lone surrogate
 /// the message starts with its field, which Error::field holds too. Reason too_long: more than
 /// values_max values. Memory: the tree takes up to 300 bytes a value, while it grows.

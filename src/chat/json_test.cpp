@@ -44,8 +44,42 @@ TEST(Json, ReadsValuesWithinTheirRange) {
   EXPECT_EQ(object.given("c"), nullptr);
 }
 
+TEST(Json, KeepsNumbersGreaterThanAnyDoubleAsTheyAreWritten) {
+  const std::string nines(400, '9');
+  const std::string text =
+      R"({"a\"1e999": [1e999, 2, -1E+400, "1e999", 0.1e-999], "b": )" + nines + "}";
+  EXPECT_EQ(dump_json(*parse_json(text)),
+            R"({"a\"1e999": [1e999, 2, -1E+400, "1e999", 0.0], "b": )" + nines + "}");
+  EXPECT_EQ(parse_json("1e999")->as_number(), std::nullopt);
+  EXPECT_FALSE(parse_json("1E999")->is_integer());
+  EXPECT_TRUE(parse_json(nines)->is_integer());
+  EXPECT_FALSE(parse_json(std::string(5000, '9')).ok());
+  const auto skips_a = [](std::string_view name) { return name != "a"; };
+  EXPECT_EQ(dump_json(*parse_json(R"({"a":[1e999],"b":[3,1e998]})", {.needs = skips_a})),
+            R"({"a": null, "b": [3, 1e998]})");
+  for (const char* wrong : {"[1e999,]", "[1e999x]", "[1e]", "[1e999.5]", "[-]", "[1e999-1]"})
+    EXPECT_FALSE(parse_json(wrong).ok()) << wrong;
+}
+
+TEST(Json, KeepsEveryNumberIfAsked) {
+  for (const auto& [text, kept] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"0.1e-999", "0.1e-999"},
+           {"-1E-400", "-1E-400"},
+           {"0.12345678901234567890", "0.12345678901234567890"},
+           {"9007199254740993.0", "9007199254740993.0"},
+           {"12345678901234567890", "12345678901234567890"},
+           {std::string(5000, '9'), std::string(5000, '9')},
+           {"1E400", "1E400"},
+           {"-0.0", "-0.0"},
+           {"1.50", "1.5"},
+           {"1e5", "100000.0"},
+           {"2E-7", "2e-07"},
+           {"0e999", "0.0"}})
+    EXPECT_EQ(dump_json(*parse_json(text, {.exact_numbers = true})), kept) << text;
+}
+
 TEST(Json, RefusesValuesThatItCannotKeep) {
-  for (const char* text : {"", "{", "[1,]", "01", "NaN", "Infinity", "1e999", "\"\\ud800\"",
+  for (const char* text : {"", "{", "[1,]", "01", "NaN", "Infinity", "1e999x", "\"\\ud800\"",
                            "\"\xff\"", "{\"a\":1}x", "'a'", "{\"a\":1,\"a\":2}"})
     EXPECT_FALSE(parse_json(text).ok()) << text;
   EXPECT_NE(parse_json(R"({"x":{"a":1,"b":2,"a":3}})").error().message.find("duplicate key \"a\""),
@@ -62,7 +96,7 @@ TEST(Json, AnErrorContainsThePlaceButNotTheText) {
   for (const std::string& text :
        {"[\"" + secret + "\\q\"]", "[\"" + secret, "[\"" + secret + "\n\"]", "[t" + secret + "]",
         "{\"a\":1} \"" + secret + "\\q", "[\"; last read: '" + secret + "\\q\"]",
-        "[1" + std::string(4000, '0') + ".0e1]", "[\"; expected " + secret + "\\ud800\"]",
+        "[1" + std::string(4000, '0') + ".0e1x]", "[\"; expected " + secret + "\\ud800\"]",
         "{\"" + secret + "\":1,\"" + secret + "\":2}"}) {
     const std::string message = told(text);
     EXPECT_LT(message.size(), 220U) << message.substr(0, 400);

@@ -12,6 +12,7 @@
 
 #include "base/json_pointer.h"
 #include "base/text.h"
+#include "chat/decimal.h"
 #include "tokenizer/utf8.h"
 
 namespace koho::chat {
@@ -46,20 +47,20 @@ bool within(const Json& schema, std::string_view least, std::string_view most, d
 
 /// Bounds of a number; one that doubles do not tell from a bound is within it.
 bool number_fits(const Json& schema, const Json& number) {
-  const std::optional<double> value = number.as_number();
-  if (!value) return true;
-  const bool exact = std::abs(*value) < 0x1p53;
-  if (!within(schema, "minimum", "maximum", *value)) return false;
+  const double huge = number.text.starts_with('-') ? -HUGE_VAL : HUGE_VAL;
+  const double value = number.as_number().value_or(huge);
+  const bool exact = std::abs(value) < 0x1p53;
+  if (!within(schema, "minimum", "maximum", value)) return false;
   if (const Json* low = schema.find("exclusiveMinimum");
-      low != nullptr && exact && low->as_number() && *value <= *low->as_number())
+      low != nullptr && exact && low->as_number() && value <= *low->as_number())
     return false;
   if (const Json* high = schema.find("exclusiveMaximum");
-      high != nullptr && exact && high->as_number() && *value >= *high->as_number())
+      high != nullptr && exact && high->as_number() && value >= *high->as_number())
     return false;
   const Json* step = schema.find("multipleOf");
   const std::optional<std::int64_t> divisor = step == nullptr ? std::nullopt : step->as_integer();
   return !divisor || *divisor <= 0 || !exact ||
-         std::fmod(*value, static_cast<double>(*divisor)) == 0;
+         std::fmod(value, static_cast<double>(*divisor)) == 0;
 }
 
 /// One walk over the parameters of a tool.
@@ -130,7 +131,8 @@ class Walk {
   /// Whether two values are equal: 1 and 1.0 are.
   bool equal(const Json& a, const Json& b) {
     if (!compare(1 + b.keys.size() * a.keys.size())) return true;
-    if (a.is_number() && b.is_number()) return a.text == b.text || a.as_number() == b.as_number();
+    if (a.is_number() && b.is_number())
+      return a.text == b.text || decimal_of(a.text) == decimal_of(b.text);
     if (a.kind != b.kind || a.boolean != b.boolean || a.text != b.text ||
         a.items.size() != b.items.size())
       return false;
@@ -262,8 +264,7 @@ TypeSet type_of(const Json& value) {
     case Json::Kind::number:
       break;
   }
-  const std::optional<double> number = value.as_number();  // nullopt: an integer beyond double
-  return !number || *number == std::floor(*number) ? TypeSet::integer : TypeSet::fraction;
+  return decimal_of(value.text).is_integer() ? TypeSet::integer : TypeSet::fraction;
 }
 
 ToolSchemas::ToolSchemas(const std::vector<Json>& tools) {

@@ -134,6 +134,38 @@ TEST(ToolValue, ATextThatIsNoValidValueIsAString) {
   EXPECT_EQ(value_to_json("1", TypeSet::integer, five), "1");  // no string is allowed
 }
 
+/// What a strict tool's grammar takes for a number was a string, or another number.
+TEST(ToolValue, ANumberIsTheOneThatWasWritten) {
+  const std::string nines(400, '9');
+  const TypeSet number = TypeSet::kNumber;
+  const TypeSet integer = TypeSet::integer;
+  const TypeSet list = TypeSet::array;
+  for (const auto& [types, text, told] :
+       std::initializer_list<std::tuple<TypeSet, std::string, std::string>>{
+           {number, "1e999", "1e999"},
+           {number, "-1E400", "-1E400"},
+           {number, "0.1e-999", "0.1e-999"},
+           {number, "0.12345678901234567890", "0.12345678901234567890"},
+           {number, "1.50", "1.5"},
+           {number, "-0", "0"},
+           {number, "-0.0", "-0.0"},
+           {number, nines, nines},
+           {integer, "12345678901234567890", "12345678901234567890"},
+           {integer, "-98765432109876543210", "-98765432109876543210"},
+           {integer, std::string(5000, '9'), std::string(5000, '9')},
+           {integer, "0.1e-999", "\"0.1e-999\""},
+           {integer, "3.0", "3"},
+           {number | TypeSet::string, "1e999", "1e999"},
+           {list, "[1e999, 1, -1e-400]", "[1e999, 1, -1e-400]"}})
+    EXPECT_EQ(value_to_json(text, types), told) << text;
+  const ToolSchemas tools({*parse_json(R"({"name":"f","parameters":{"properties":{
+      "few":{"type":["number","string"],"maximum":5},"one":{"enum":[1e999,"1e998"]}}}})")});
+  EXPECT_FALSE(tools.allows("f", "few", *parse_json("1e999")));
+  EXPECT_TRUE(tools.allows("f", "few", *parse_json("-1e999")));
+  EXPECT_TRUE(tools.allows("f", "one", *parse_json("10e998")));
+  EXPECT_FALSE(tools.allows("f", "one", *parse_json("1e998")));
+}
+
 /// A free tool's answer may be neither: an object without a member is still no string.
 TEST(ToolValue, AnInvalidValueKeepsItsTypeWhereNoStringIsValid) {
   const ToolSchemas tools({*parse_json(R"({"name":"f","parameters":{"properties":{

@@ -204,7 +204,8 @@ std::string quoted(std::string_view text) {
 
 /// The number without a zero fraction: 3.0 as 3, where only an integer is declared.
 std::string integer_text(const Json& number) {
-  if (number.is_integer() || number.text.find('e') != std::string::npos) return number.text;
+  if (number.is_integer() || number.text.find_first_of("eE") != std::string::npos)
+    return number.text;
   return number.text.substr(0, number.text.find('.'));
 }
 
@@ -215,7 +216,9 @@ std::string value_to_json(std::string_view text,
                           const std::function<bool(const Json&)>& allows) {
   const std::string_view stripped = python_strip(text);
   std::optional<Json> value;
-  if (Result<Json> parsed = parse_json(stripped, kValueDepthMax); parsed.ok()) {
+  if (Result<Json> parsed =
+          parse_json(stripped, {.depth_max = kValueDepthMax, .exact_numbers = true});
+      parsed.ok()) {
     value = std::move(parsed).value();
   } else if (types.is_any() || !types.has(TypeSet::string)) {
     value = parse_python_literal(stripped);

@@ -17,7 +17,8 @@ namespace koho::chat {
 ///  - string and other types: the JSON value in `text` if it has one of the other types, unless
 ///    `allows` (null: no) has the string but not it, else the string `text`;
 ///  - other types: the JSON value in `text`, else the Python literal (True, None, 'x'), else the
-///    string `text`; where an integer is declared, any other number stays a string;
+///    string `text`; where an integer is declared, any other number stays a string. A number is the
+///    one that was written, whatever double it would be;
 ///  - any type: the same, but a quoted string keeps its quotation marks.
 std::string value_to_json(std::string_view text,
                           TypeSet types,

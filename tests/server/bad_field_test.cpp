@@ -272,9 +272,10 @@ INSTANTIATE_TEST_SUITE_P(WithoutEffect, BadField, testing::ValuesIn(without_effe
 /// What the JSON parser refuses: an error without a field.
 TEST(BadInput, RefusesWhatIsNoJsonOfAField) {
   for (const Api api : kBoth)
-    for (const char* literal : {"NaN", "Infinity", "-Infinity", "1e400"})
+    for (const char* literal : {"NaN", "Infinity", "-Infinity"})
       refuse_body(api, std::string(R"({"model":"tiny","temperature":)") + literal + "}", 400, "",
                   "invalid_json");
+  refuse_both(R"("temperature":1e400)", "temperature");
   // More keys than an object may have.
   std::string many = R"({"model":"tiny","logit_bias":{)";
   for (int i = 0; i < 100'000; ++i) many += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":1";

@@ -68,6 +68,28 @@ TEST(Chat, NamesEachCallOfAllChoices) {
   EXPECT_EQ(streamed.size(), calls) << stream.body;
 }
 
+/// An answer of ours with such a number could not be sent back.
+TEST(Chat, TakesArgumentsWithAnyNumber) {
+  for (const char* number : {"1e999", "-1E400", "0.1e-999", "-0", "98765432109876543210"}) {
+    const std::string object = fmt::format(R"({{"x": {}}})", number);
+    std::string text;
+    append_json_string(text, object);
+    const std::string begin = R"({"model":"tiny","max_tokens":3,"messages":[)"
+                              R"({"role":"user","content":"1"},{"role":"assistant",)";
+    const Reply openai = post(
+        shared_server().port(), kChatPath,
+        begin + R"("tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":)" +
+            text + R"(}}]},{"role":"tool","tool_call_id":"c","content":"2"}]})");
+    EXPECT_EQ(openai.status, 200) << openai.body;
+    const Reply anthropic =
+        post(shared_server().port(), "/v1/messages",
+             begin + R"("content":[{"type":"tool_use","id":"c","name":"f","input":)" + object +
+                 R"(}]},{"role":"user","content":[)"
+                 R"({"type":"tool_result","tool_use_id":"c","content":"2"}]}]})");
+    EXPECT_EQ(anthropic.status, 200) << anthropic.body;
+  }
+}
+
 constexpr const char* kTwoQuestions =
     "What is the weather in Lisbon? Also, what is the weather in Paris?";
 
