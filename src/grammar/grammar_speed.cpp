@@ -40,7 +40,10 @@ Error too_slow(double token_ms) {
 
 }  // namespace
 
-Status try_out(const CompiledGrammar& grammar, std::size_t words, const GrammarLimits& limits) {
+Status try_out(const CompiledGrammar& grammar,
+               std::size_t words,
+               const GrammarLimits& limits,
+               std::int64_t end_ns) {
   constexpr int kTokens = 32;
   constexpr int kFew = 8;  // fewer slow steps say little
   const std::int64_t mean_us_max = limits.step_us_max / 10;
@@ -67,6 +70,10 @@ Status try_out(const CompiledGrammar& grammar, std::size_t words, const GrammarL
     const std::int64_t spent = (thread_ns() - begin) / 1000;
     if (beyond || (i >= kFew && spent > std::max(i, kTokens / 2) * mean_us_max))
       return too_slow(static_cast<double>(spent) / i / 1000);
+    if (thread_ns() > end_ns)
+      return refused(kGrammarTooComplex,
+                     fmt::format("compiling the grammar and its first tokens take more than {} ms",
+                                 limits.compile_us_max / 1000));
   }
   return {};
 }

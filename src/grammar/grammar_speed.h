@@ -14,7 +14,11 @@ namespace koho {
 
 /// Begins with the grammar and walks some tokens at random through it; refuses one that nothing
 /// satisfies, or whose tokens take long: a request learns that before its first token. `words`: of
-/// a mask. Errors: unsatisfiable_schema, grammar_too_complex.
-Status try_out(const CompiledGrammar& grammar, std::size_t words, const GrammarLimits& limits);
+/// a mask; `end_ns`: of the thread's time, when the walk is to end. Errors: unsatisfiable_schema,
+/// grammar_too_complex.
+Status try_out(const CompiledGrammar& grammar,
+               std::size_t words,
+               const GrammarLimits& limits,
+               std::int64_t end_ns);
 
 }  // namespace koho

@@ -73,10 +73,8 @@ std::string any_text(std::int64_t length_min, std::int64_t length_max) {
 /// What reading the schemas of all tools may take. Each argument has the definitions of its tool's
 /// schema beside it: 900 in one of 64 KiB are 60 MB.
 struct Budget {
-  explicit Budget(const GrammarLimits& limits)
-      : us_max(limits.compile_us_max), end_ns(thread_ns() + 1000 * limits.compile_us_max) {}
-  std::int64_t us_max;
-  std::int64_t end_ns;
+  std::int64_t us_max = 0;
+  std::int64_t end_ns = 0;
   std::size_t bytes_left = 8UL << 20U;
 };
 
@@ -210,12 +208,13 @@ bool has_schema(const Constraint& constraint, const ToolGrammar& tool, ToolStric
 Result<std::string> tool_call_tag(const Constraint& constraint,
                                   const Tokenizer& tokenizer,
                                   const GrammarLimits& limits,
-                                  ToolStrictness strictness) {
+                                  ToolStrictness strictness,
+                                  std::int64_t end_ns) {
   using Calls = Constraint::Calls;
   KOHO_TRY(check(constraint));
   KOHO_TRY_ASSIGN(const CallTags tags, find_tags(tokenizer));
   const CallWriter writer(tags, constraint.newline_after_tags);
-  Budget budget(limits);
+  Budget budget{.us_max = limits.compile_us_max, .end_ns = end_ns};
   std::vector<std::string> bodies;
   std::vector<std::string> free_names;
   for (const ToolGrammar& tool : constraint.tools) {

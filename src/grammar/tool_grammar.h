@@ -33,11 +33,12 @@ bool has_schema(const Constraint& constraint, const ToolGrammar& tool, ToolStric
 /// The structural tag of the calls that `constraint` allows.
 /// Requires: constraint.kind is tool_calls. Errors: unsupported: the tokenizer has no token for a
 /// tag; invalid_argument: there is no tool, a name is empty or appears twice, Schema::read() fails
-/// for a strict tool (the message names it), or the schemas of all strict tools take more than a
-/// compilation's time or some megabytes. Arguments of other tools are free then.
+/// for a strict tool (the message names it), or the schemas of all strict tools take longer than
+/// until `end_ns` of the thread's time, or some megabytes. Arguments of other tools are free then.
 Result<std::string> tool_call_tag(const Constraint& constraint,
                                   const Tokenizer& tokenizer,
                                   const GrammarLimits& limits,
-                                  ToolStrictness strictness);
+                                  ToolStrictness strictness,
+                                  std::int64_t end_ns);
 
 }  // namespace koho

@@ -19,38 +19,10 @@
 #include "grammar/text_limits.h"
 #include "grammar/tool_grammar.h"
 #include "grammar/union_grammar.h"
+#include "grammar/xgrammar_messages.h"
 
 namespace koho {
 namespace {
-
-constexpr std::string_view kNoReason = "xgrammar cannot compile it and gives no reason";
-
-/// The first line of an xgrammar exception, without the names of xgrammar's source files.
-std::string message_of(std::string_view what) {
-  what = what.substr(0, what.find('\n'));
-  constexpr std::string_view kCheck = "is false: ";
-  if (const std::size_t at = what.find(kCheck); at != what.npos)
-    what = what.substr(at + kCheck.size());
-  if (what.empty()) return std::string(kNoReason);
-  return std::string(what.substr(0, 500));
-}
-
-/// An xgrammar warning, which says that xgrammar ignores a part of the grammar, reworded as the
-/// reason of a refusal.
-std::string reason_of(std::string_view warning) {
-  std::string reason = message_of(warning);
-  const auto replace = [&](std::string_view found, std::string_view with) {
-    if (const std::size_t at = reason.find(found); at != reason.npos)
-      reason.replace(at, found.size(), with);
-  };
-  replace(" and is ignored", "");
-  replace(" It is ignored.", "");
-  replace(" is ignored", " is not supported");
-  replace("; ignoring multipleOf", "");
-  replace(" The character itself will be matched", "");
-  replace("; matching the character literally", "");
-  return reason;
-}
 
 /// Runs `work` within limits of time and memory, and returns what it throws as an Error.
 template <typename Work>
@@ -58,7 +30,8 @@ Status guarded(std::int64_t time_us_max,
                std::size_t bytes_max,
                ErrorCode limit_code,
                Work work,
-               bool* no_hash = nullptr) {
+               bool* no_hash = nullptr,
+               std::int64_t told_us_max = 0) {
   guard::Scope scope(time_us_max, bytes_max);
   try {
     KOHO_TRY(work());
@@ -69,7 +42,7 @@ Status guarded(std::int64_t time_us_max,
                         time_us_max / 1000, bytes_max >> 20U);
     return refused(kGrammarTooComplex,
                    fmt::format("compiling the grammar takes more than {} ms or {} MB",
-                               time_us_max / 1000, bytes_max >> 20U));
+                               std::max(told_us_max, time_us_max) / 1000, bytes_max >> 20U));
   } catch (const std::bad_alloc&) {
     return make_error(ErrorCode::resource_exhausted, "out of memory while compiling a grammar");
   } catch (const guard::NoHash&) {
@@ -86,6 +59,17 @@ Status guarded(std::int64_t time_us_max,
   }
   if (!scope.warning().empty()) return refused(kUnsupportedSchema, reason_of(scope.warning()));
   return {};
+}
+
+/// The same for a part of a compilation, which has until `end_ns` of the thread's time.
+template <typename Work>
+Status guarded_until(std::int64_t end_ns,
+                     const GrammarLimits& limits,
+                     Work work,
+                     bool* no_hash = nullptr) {
+  const std::int64_t left_us = std::max<std::int64_t>((end_ns - thread_ns()) / 1000, 1);
+  return guarded(left_us, limits.compile_bytes_max, ErrorCode::invalid_argument, std::move(work),
+                 no_hash, limits.compile_us_max);
 }
 
 /// Compiles `text` with xgrammar. Does not catch its exceptions. Passes the text itself, not an
@@ -128,13 +112,12 @@ std::optional<Error> find_fault(const Schema& schema,
     for (int i = schema.num_parts() - 1; i >= 0 && thread_ns() < end_ns; --i) {
       const std::optional<Schema::Part> part = schema.part(i);
       if (!part || part->refers != refers) continue;
-      Status status =
-          guarded(limits.compile_us_max, limits.compile_bytes_max, ErrorCode::invalid_argument,
-                  [&]() -> Status {
-                    compile_text(Constraint::Kind::json_schema, part->text, compiler, limits);
-                    return {};
-                  });
+      Status status = guarded_until(end_ns, limits, [&]() -> Status {
+        compile_text(Constraint::Kind::json_schema, part->text, compiler, limits);
+        return {};
+      });
       if (status.ok()) continue;
+      if (status.error().reason == kGrammarTooComplex) return std::nullopt;
       return placed(part->path, std::move(status).error());
     }
   return std::nullopt;
@@ -339,20 +322,19 @@ XgrammarAdapter::~XgrammarAdapter() = default;
 Error XgrammarAdapter::explain(const Constraint& constraint, Error error) const {
   if (!is_grammar_error(error) || error.reason == kGrammarTooComplex) return error;
   Library library(*vocabulary_, limits_);
-  const std::int64_t end_ns = thread_ns() + 1000 * limits_.compile_us_max;
   if (constraint.kind == Constraint::Kind::json_schema) {
     const Result<Schema> schema = Schema::read(constraint.text, limits_.schema);
     if (!schema.ok()) return error;
-    if (std::optional<Error> found = find_fault(*schema, library.compiler, limits_, end_ns))
+    if (std::optional<Error> found = find_fault(*schema, library.compiler, limits_, end_ns_))
       return *found;
     return placed("$", std::move(error));
   }
   for (const ToolGrammar& tool : constraint.tools) {
-    if (thread_ns() > end_ns) break;
+    if (thread_ns() > end_ns_) break;
     if (!tool.strict || tool.parameters.empty()) continue;
     const Result<Schema> schema = Schema::read(tool.parameters, limits_.schema);
     if (!schema.ok()) continue;
-    if (std::optional<Error> found = find_fault(*schema, library.compiler, limits_, end_ns))
+    if (std::optional<Error> found = find_fault(*schema, library.compiler, limits_, end_ns_))
       return placed_at_tool(tool.name, std::move(*found));
   }
   return error;
@@ -360,11 +342,17 @@ Error XgrammarAdapter::explain(const Constraint& constraint, Error error) const 
 
 Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile(
     const Constraint& constraint) {
+  end_ns_ = thread_ns() + 1000 * limits_.compile_us_max;
+  return compile_part(constraint);
+}
+
+Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_part(
+    const Constraint& constraint) {
   using Kind = Constraint::Kind;
   if (constraint.kind == Kind::union_of) {
     std::vector<std::shared_ptr<const CompiledGrammar>> grammars;
     for (const Constraint& alternative : constraint.alternatives) {
-      KOHO_TRY_ASSIGN(std::shared_ptr<const CompiledGrammar> grammar, compile(alternative));
+      KOHO_TRY_ASSIGN(std::shared_ptr<const CompiledGrammar> grammar, compile_part(alternative));
       grammars.push_back(std::move(grammar));
     }
     return union_of(std::move(grammars));
@@ -373,14 +361,19 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile(
   // strict: relax the schema step by step.
   const bool may_relax = std::ranges::any_of(
       constraint.tools, [&](const ToolGrammar& tool) { return may_be_relaxed(constraint, tool); });
+  // Free arguments take little, but must have it.
+  const std::int64_t reserve_ns = may_relax ? 1000 * limits_.compile_us_max / 4 : 0;
   for (ToolStrictness strictness = ToolStrictness::best_effort;;) {
-    Result<std::shared_ptr<const CompiledGrammar>> compiled = compile_with(constraint, strictness);
+    const bool is_last = strictness == ToolStrictness::names_only;
+    const std::int64_t end_ns =
+        is_last ? std::max(end_ns_, thread_ns() + reserve_ns) : end_ns_ - reserve_ns;
+    Result<std::shared_ptr<const CompiledGrammar>> compiled =
+        compile_with(constraint, strictness, end_ns);
     if (compiled.ok()) return compiled;
     const Error& error = compiled.error();
-    if (!is_grammar_error(error) || !may_relax || strictness == ToolStrictness::names_only)
+    if (!is_grammar_error(error) || !may_relax || is_last)
       return explain(constraint, std::move(compiled).error());
-    // A schema that was too complex goes straight to free arguments: each attempt may take the
-    // whole time limit.
+    // A schema that was too complex goes straight to free arguments: there is no more time.
     const bool again =
         strictness == ToolStrictness::best_effort && error.reason != kGrammarTooComplex;
     strictness = again ? ToolStrictness::structure_only : ToolStrictness::names_only;
@@ -388,7 +381,8 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile(
 }
 
 Result<XgrammarAdapter::GrammarSource> XgrammarAdapter::source_of(const Constraint& constraint,
-                                                                  ToolStrictness strictness) const {
+                                                                  ToolStrictness strictness,
+                                                                  std::int64_t end_ns) const {
   using Kind = Constraint::Kind;
   GrammarSource source;
   switch (constraint.kind) {
@@ -428,7 +422,8 @@ Result<XgrammarAdapter::GrammarSource> XgrammarAdapter::source_of(const Constrai
         return refused(kGrammarTooComplex,
                        fmt::format("tools: at most {} tools with schemas are supported, found {}",
                                    limits_.tools_max, schemas));
-      KOHO_TRY_ASSIGN(source.text, tool_call_tag(constraint, tokenizer_, limits_, strictness));
+      KOHO_TRY_ASSIGN(source.text,
+                      tool_call_tag(constraint, tokenizer_, limits_, strictness, end_ns));
       break;
     }
     case Kind::structural_tag: {
@@ -442,8 +437,8 @@ Result<XgrammarAdapter::GrammarSource> XgrammarAdapter::source_of(const Constrai
 }
 
 Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
-    const Constraint& constraint, ToolStrictness strictness) {
-  KOHO_TRY_ASSIGN(GrammarSource source, source_of(constraint, strictness));
+    const Constraint& constraint, ToolStrictness strictness, std::int64_t end_ns) {
+  KOHO_TRY_ASSIGN(GrammarSource source, source_of(constraint, strictness, end_ns));
   std::unique_ptr<Library> own;
   if (may_name_tokens(constraint.kind)) own = std::make_unique<Library>(*vocabulary_, limits_);
   std::shared_ptr<const CompiledGrammar> compiled;
@@ -453,8 +448,8 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
   bool no_hash = false;
   const auto attempt = [&](Library& library) {
     no_hash = false;
-    return guarded(
-        limits_.compile_us_max, limits_.compile_bytes_max, ErrorCode::invalid_argument,
+    return guarded_until(
+        end_ns, limits_,
         [&]() -> Status {
           compiled = std::make_shared<const XgrammarGrammar>(
               compile_text(constraint.kind, source.text, library.compiler, limits_,
@@ -484,7 +479,7 @@ Result<std::shared_ptr<const CompiledGrammar>> XgrammarAdapter::compile_with(
         source.lengths->whole ? vocabulary_->text_tokens : vocabulary_->string_tokens;
     compiled = count_lengths(std::move(compiled), std::move(*source.lengths), tokens);
   }
-  KOHO_TRY(try_out(*compiled, mask_words(vocabulary_->size), limits_));
+  KOHO_TRY(try_out(*compiled, mask_words(vocabulary_->size), limits_, end_ns));
   return compiled;
 }
 

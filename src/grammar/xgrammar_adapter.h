@@ -44,9 +44,14 @@ class XgrammarAdapter {
     std::string text;
     std::optional<LengthPlan> lengths;
   };
-  Result<GrammarSource> source_of(const Constraint& constraint, ToolStrictness strictness) const;
+  Result<GrammarSource> source_of(const Constraint& constraint,
+                                  ToolStrictness strictness,
+                                  std::int64_t end_ns) const;
+  /// The whole, or an alternative of a union.
+  Result<std::shared_ptr<const CompiledGrammar>> compile_part(const Constraint& constraint);
   Result<std::shared_ptr<const CompiledGrammar>> compile_with(const Constraint& constraint,
-                                                              ToolStrictness strictness);
+                                                              ToolStrictness strictness,
+                                                              std::int64_t end_ns);
   /// Adds to `error`, which a compilation returned, the path of the subschema at fault.
   Error explain(const Constraint& constraint, Error error) const;
 
@@ -54,6 +59,7 @@ class XgrammarAdapter {
   std::shared_ptr<const Vocabulary> vocabulary_;
   const GrammarLimits& limits_;
   std::unique_ptr<Library> library_;
+  std::int64_t end_ns_ = 0;  // of the compilation, in the thread's time
 };
 
 }  // namespace koho

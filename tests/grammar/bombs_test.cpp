@@ -387,9 +387,10 @@ TEST_P(GrammarBomb, EndsWithinItsLimits) {
   ASSERT_TRUE(compiler().compile(Constraint::choice({"x"})).ok());  // reads the vocabulary
   const std::clock_t before = std::clock();  // processor time: the limits are, too
   const auto grammar = compiler().compile(bomb.constraint);
-  // A refused one is compiled part by part to find the fault, or without a cache.
-  EXPECT_LE(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC,
-            5e-6 * static_cast<double>(limits.compile_us_max));
+  const auto took_us =
+      static_cast<std::int64_t>(1e6 * static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC);
+  // What reads schemas looks at the clock before each, xgrammar when it allocates.
+  EXPECT_LE(took_us, limits.compile_us_max * 5 / 4);
   if (bomb.outcome != Outcome::either) {
     EXPECT_EQ(grammar.ok(), bomb.outcome == Outcome::accepted)
         << (grammar.ok() ? "" : grammar.error().message);

@@ -275,7 +275,7 @@ class Endless final : public CompiledGrammar {
 
 /// It is the client's fault: to try again, as after any other resource_exhausted, does not help.
 TEST(Regex, AGrammarWhoseFirstTokenTakesLongIsRefused) {
-  const Status refused = try_out(Endless(), 1, {});
+  const Status refused = try_out(Endless(), 1, {}, INT64_MAX);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument);
   EXPECT_EQ(refused.error().reason, kGrammarTooComplex);
