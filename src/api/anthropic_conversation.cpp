@@ -29,9 +29,9 @@ Result<std::string> block_type(const Json& block, const std::string& field) {
 }
 
 Error unreadable(const std::string& field, std::string_view type) {
-  return make_field_error(ErrorCode::unsupported, field + ".type",
-                          "{}: blocks of type \"{}\" are not supported: this model reads text only",
-                          type);
+  return make_field_error(
+      ErrorCode::unsupported, field + ".type",
+      "{}: blocks of type \"{:.40}\" are not supported: this model reads text only", type);
 }
 
 /// A string, or the texts that `read` returns for an array of blocks, joined with `separator`.
@@ -285,7 +285,8 @@ Status read_messages(const Json& request, std::vector<Message>& messages) {
       messages.push_back(text_message("system", without_billing_header(text)));
     } else {
       return make_field_error(ErrorCode::invalid_argument, field + ".role",
-                              "{}: must be user, assistant or system, found \"{}\"", role->text);
+                              "{}: must be user, assistant or system, found \"{:.40}\"",
+                              std::string_view(role->text));
     }
   }
   if (messages.empty() || messages.back().role != "assistant") return {};

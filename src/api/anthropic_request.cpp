@@ -74,7 +74,8 @@ Result<bool> read_thinking(const Json& body, std::int32_t& tokens_max) {
   if (type->text == "enabled" || type->text == "adaptive") return true;
   if (type->text == "disabled") return false;
   return make_field_error(ErrorCode::invalid_argument, "thinking.type",
-                          "{}: must be enabled, adaptive or disabled, found \"{}\"", type->text);
+                          "{}: must be enabled, adaptive or disabled, found \"{:.40}\"",
+                          std::string_view(type->text));
 }
 
 Result<ToolChoice> read_tool_choice(const Json& body) {
@@ -98,7 +99,8 @@ Result<ToolChoice> read_tool_choice(const Json& body) {
     choice.name = name->text;
   } else {
     return make_field_error(ErrorCode::invalid_argument, "tool_choice.type",
-                            "{}: must be auto, any, tool or none, found \"{}\"", type->text);
+                            "{}: must be auto, any, tool or none, found \"{:.40}\"",
+                            std::string_view(type->text));
   }
   return choice;
 }
@@ -179,7 +181,7 @@ Refusal read_for(const Json& body,
     return ApiError{.status = 404,
                     .code = "model_not_found",
                     .param = "model",
-                    .message = fmt::format("model: {}", request.model)};
+                    .message = fmt::format("model: {:.200}", std::string_view(request.model))};
   request.model = model.answer_name(request.model);
   return settle_conversation(request, model);
 }

@@ -93,6 +93,12 @@ std::optional<bool> is_batch_line(std::string_view line) {
   return std::nullopt;
 }
 
+ApiError line_too_long() {
+  return wrong_field("",
+                     fmt::format("the line is longer than {} bytes, the limit", kBatchLineBytesMax),
+                     "invalid_json_line");
+}
+
 Refusal read_batch_line(std::string_view line, std::int64_t number, BatchLine& read) {
   read.number = number;
   // The body is read where it is answered; here only its extent is found.
@@ -130,7 +136,8 @@ Refusal read_batch_line(std::string_view line, std::int64_t number, BatchLine& r
   for (Members members(line); members.next(key, value);)
     if (key == "body") read.body = trimmed(value, " \t\r\n");
   if (!read.body.starts_with('{'))
-    return wrong_field("body", "body must be an object", "missing_required_parameter");
+    return wrong_field("body", "body must be an object",
+                       read.body.empty() ? "missing_required_parameter" : "invalid_type");
   return {};
 }
 

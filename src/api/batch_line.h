@@ -30,6 +30,9 @@ bool is_blank_line(std::string_view line);
 /// Whether `line` is meant as one of these, however wrong it is; nothing: it does not tell.
 std::optional<bool> is_batch_line(std::string_view line);
 
+/// Of a line that has more bytes.
+ApiError line_too_long();
+
 /// Reads line `number`. A refusal's `param` is the member that is wrong, and its code what a
 /// batch's `errors` calls it; then `read` has the custom_id, if that could be read.
 Refusal read_batch_line(std::string_view line, std::int64_t number, BatchLine& read);

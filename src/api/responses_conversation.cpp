@@ -29,7 +29,7 @@ constexpr std::string_view kBase64 =
 
 Error unreadable(const std::string& field, std::string_view type) {
   return make_field_error(ErrorCode::unsupported, field + ".type",
-                          "{}: \"{}\" is not supported: this model reads and writes text only",
+                          "{}: \"{:.40}\" is not supported: this model reads and writes text only",
                           type);
 }
 
@@ -122,8 +122,8 @@ class ItemReader {
     }
     if (role->text != "user" && role->text != "system" && role->text != "developer")
       return make_field_error(ErrorCode::invalid_argument, field + ".role",
-                              "{}: must be user, assistant, system or developer, found \"{}\"",
-                              role->text);
+                              "{}: must be user, assistant, system or developer, found \"{:.40}\"",
+                              std::string_view(role->text));
     KOHO_TRY_ASSIGN(const std::string text,
                     text_of(*content, content_field, {"input_text", "text"}));
     add(role->text, text);
@@ -226,9 +226,9 @@ Status refuse_server_tool(const Json& tool, const std::string& type, const std::
   if (access != nullptr && *access == no_access) return {};
   return make_field_error(
       ErrorCode::unsupported, field + ".type",
-      "{}: only OpenAI's servers and models have tools of type \"{}\"; declare a tool of type "
+      "{}: only OpenAI's servers and models have tools of type \"{:.40}\"; declare a tool of type "
       "\"function\" with parameters",
-      type);
+      std::string_view(type));
 }
 
 /// A flat tool of this API as the nested one that GLM's template prints.

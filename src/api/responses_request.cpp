@@ -110,8 +110,8 @@ Status read_format(const Json& body, GenerationRequest& request) {
   }
   if (type->text != "json_schema")
     return make_field_error(ErrorCode::invalid_argument, "text.format.type",
-                            "{}: must be text, json_object or json_schema, found \"{}\"",
-                            type->text);
+                            "{}: must be text, json_object or json_schema, found \"{:.40}\"",
+                            std::string_view(type->text));
   const Json* schema = format->find("schema");
   if (schema == nullptr || !schema->is_object())
     return wrong_kind("text.format.schema", "a JSON schema: an object", schema);
@@ -132,8 +132,8 @@ Result<std::optional<bool>> read_reasoning(const Json& body) {
   if (std::ranges::find(kEfforts, *effort) == kEfforts.end())
     return make_field_error(ErrorCode::invalid_argument, "reasoning.effort",
                             "{}: must be none, minimal, low, medium, high, xhigh or max, "
-                            "found \"{}\"",
-                            *effort);
+                            "found \"{:.40}\"",
+                            std::string_view(*effort));
   return std::optional<bool>{*effort != "none"};
 }
 

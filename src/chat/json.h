@@ -75,7 +75,7 @@ struct JsonShape {
   std::function<bool(std::string_view name)> needs{};
   /// Whether arrays of integers in that member of the root, or in an array there, become token_ids.
   std::function<bool(std::string_view name)> packs{};
-  /// A number that Python would change keeps its text, and an integer may have any number of digits.
+  /// A number that Python would change keeps its text; an integer may have any number of digits.
   bool exact_numbers = false;
 };
 

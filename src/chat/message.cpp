@@ -176,9 +176,9 @@ Status check_part(const Json& part, const std::string& field) {
   if (type->text != "text")
     return make_field_error(
         ErrorCode::unsupported, field,
-        "{}: a content part of type \"{}\" is not supported: this model accepts text "
+        "{}: a content part of type \"{:.40}\" is not supported: this model accepts text "
         "only; send parts of type \"text\"",
-        type->text);
+        std::string_view(type->text));
   const Json* text = part.find("text");
   if (text == nullptr || !text->is_string()) return wrong_kind(field + ".text", "a string", text);
   return {};
@@ -192,8 +192,8 @@ Status normalize_message(Message& message, const std::string& field) {
   if (!known)
     return make_field_error(ErrorCode::invalid_argument, field + ".role",
                             "{}: must be one of system, developer, user, assistant, tool, found "
-                            "\"{}\"",
-                            message.role);
+                            "\"{:.40}\"",
+                            std::string_view(message.role));
   if (!message.reasoning_content) message.reasoning_content = std::exchange(message.reasoning, {});
   if (!message.content || message.content->is_null()) {
     message.content = Json::string("");

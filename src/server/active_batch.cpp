@@ -22,7 +22,7 @@ Result<ActiveBatch::Next> ActiveBatch::next_line(api::BatchLine& read, const Pau
     api::Refusal refused;
     if (state == LineReader::State::too_long) {
       read.number = input->number();
-      refused = api::wrong_field("", "the line is too long", "invalid_json_line");
+      refused = api::line_too_long();
     } else {
       refused = api::read_batch_line(line, input->number(), read);
     }

@@ -62,8 +62,8 @@ Result<bool> BatchChecker::run(const std::function<bool()>& pauses) {
     }
     if (*state == LineReader::State::end) break;
     if (*state == LineReader::State::too_long) {
-      fault((*input_)->number(), "invalid_json_line", "",
-            fmt::format("the line is longer than {} bytes, the limit", api::kBatchLineBytesMax));
+      const api::ApiError error = api::line_too_long();
+      fault((*input_)->number(), error.code, error.param, error.message);
     } else if (*state == LineReader::State::line && !api::is_blank_line(line)) {
       take(line, (*input_)->number());
     }

@@ -26,7 +26,8 @@ void set_option(asio::ip::tcp::socket& socket, int level, int name, Value value)
 
 api::ApiError unread_answers() {
   api::ApiError error{.status = 429, .code = "rate_limit_exceeded", .retry_after_s = 1};
-  error.message = "the server keeps as many unread answers for this client as it has memory for";
+  error.message =
+      "the answers that this client does not read have filled the memory for them; read them";
   return error;
 }
 

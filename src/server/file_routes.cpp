@@ -55,7 +55,10 @@ Response refuse(const Error& error) {
                    .code = full ? "rate_limit_exceeded" : "",
                    .param = error.field,
                    .message = error.message};
-  if (error.code == ErrorCode::not_found) refused.code = "not_found";
+  if (error.code == ErrorCode::not_found) {
+    refused.code = "not_found";
+    if (refused.param.empty()) refused.param = "id";
+  }
   if (error.code == ErrorCode::io_error) {
     log::error("/v1/files and /v1/batches: {}", error.message);  // with paths, not for clients
     refused = api::to_api_error(error);
@@ -143,13 +146,16 @@ api::Refusal read_expiry(std::string_view anchor,
 /// OpenAI's limits: 16 pairs of strings, of 64 and 512 characters.
 api::Refusal read_metadata(const Json& json, std::string& out) {
   bool good = json.is_object() && json.items.size() <= 16;
+  const auto characters = [](std::string_view text) {
+    return std::ranges::count_if(text, begins_character);
+  };
   for (std::size_t i = 0; good && i < json.items.size(); ++i)
-    good =
-        json.keys[i].size() <= 64 && json.items[i].is_string() && json.items[i].text.size() <= 512;
+    good = characters(json.keys[i]) <= 64 && json.items[i].is_string() &&
+           characters(json.items[i].text) <= 512;
   if (!good)
     return api::wrong_field("metadata",
                             "metadata must be an object of at most 16 strings of at most 512 "
-                            "bytes, with names of at most 64");
+                            "characters, with names of at most 64");
   out = chat::dump_json(json);
   return {};
 }
@@ -231,8 +237,11 @@ Response answer_files(Core& /*core*/, BatchService& service, const RoutedRequest
   std::int64_t limit = kFilesListed;
   if (!read_limit(call.head, kFilesListed, limit))
     return refuse_field("limit", fmt::format("limit must be in 1..{}", kFilesListed));
+  const std::string order = query_value(call.head, "order");
+  if (!order.empty() && order != "asc" && order != "desc")
+    return refuse_field("order", "order must be asc or desc");
   std::vector<StoredFile> files = service.files().list(owner_of(call.key));
-  if (query_value(call.head, "order") == "asc") std::ranges::reverse(files);
+  if (order == "asc") std::ranges::reverse(files);
   const std::string purpose = query_value(call.head, "purpose");
   std::vector<std::pair<std::string, std::string>> items;
   for (const StoredFile& file : files)

@@ -343,11 +343,11 @@ TEST(BadInput, ReadsNumbersInEveryNotation) {
     refuse_both(R"("top_k":)" + std::string(value), "top_k");
   refuse_both("\"seed\":" + std::string(200, '9'), "seed");
   refuse_both("\"temperature\":" + std::string(200, '9'), "temperature");
-  // A number beyond the range of double is refused by the JSON parser, without a field.
+  refuse_both("\"seed\":" + std::string(400, '9'), "seed");
+  // An integer of more digits than Python reads is refused by the JSON parser, without a field.
   for (const Api api : kBoth)
-    for (const std::size_t digits : {400U, 5000U})
-      refuse_body(api, R"({"model":"tiny","seed":)" + std::string(digits, '9') + "}", 400, "",
-                  "invalid_json");
+    refuse_body(api, R"({"model":"tiny","seed":)" + std::string(5000, '9') + "}", 400, "",
+                "invalid_json");
 }
 
 }  // namespace

@@ -212,6 +212,32 @@ TEST_F(BatchRestarts, WhatAKilledServerHadBegunToWriteIsRemoved) {
   EXPECT_EQ(call(server_->port(), "GET", "/v1/files/" + kept + "/content").body, "x");
 }
 
+TEST_F(BatchRestarts, ErrorsNameTheirFields) {
+  start();
+  const auto error_of = [&](const std::string& method, const std::string& path,
+                            const std::string& body = {}) {
+    const Json json = call(server_->port(), method, path, "", body).json();
+    return text_at(json, "error.param") + " " + text_at(json, "error.code");
+  };
+  EXPECT_EQ(error_of("GET", "/v1/files/file-a"), "id not_found");
+  EXPECT_EQ(error_of("DELETE", "/v1/files/file-a"), "id not_found");
+  EXPECT_EQ(error_of("POST", "/v1/batches/batch_a/cancel"), "id not_found");
+  EXPECT_TRUE(error_of("GET", "/v1/files?order=newest").starts_with("order "));
+  // OpenAI counts characters.
+  std::string text;
+  for (int i = 0; i < 512; ++i) text += "\u00e4";
+  const std::string order = R"({"endpoint":"/v1/completions","completion_window":"24h",)"
+                            R"("input_file_id":"file-none","metadata":{"name":")";
+  EXPECT_EQ(error_of("POST", "/v1/batches", order + text + "\"}}"), "input_file_id not_found");
+  EXPECT_TRUE(error_of("POST", "/v1/batches", order + text + "x\"}}").starts_with("metadata "));
+  // The check and the run tell the same of a line.
+  const std::string wrong = R"({"custom_id":"a","method":"POST","url":"/v1/completions")";
+  const Json made = create(server_->port(), wrong + ",\"body\":5}\n" + wrong + "}\n");
+  const Json ended = wait_for(server_->port(), text_at(made, "id"), has_ended);
+  EXPECT_EQ(text_at(ended, "errors.data.0.code"), "invalid_type");
+  EXPECT_EQ(text_at(ended, "errors.data.1.code"), "missing_required_parameter");
+}
+
 TEST_F(BatchRestarts, AFileGoesOrGetsAReader) {
   start();
   BatchService& service = *server_->server().core().batches();

@@ -202,6 +202,34 @@ INSTANTIATE_TEST_SUITE_P(Fields,
                          testing::ValuesIn(cases()),
                          [](const testing::TestParamInfo<Case>& one) { return one.param.name; });
 
+/// A megabyte of a client's text came back in the message.
+TEST(ClientErrors, TellTheBeginningOfALongText) {
+  const std::string text(100'000, 'x');
+  const std::string one = R"("messages":[{"role":"user","content":"1"}])";
+  const std::string max = R"("max_tokens":1,)";
+  for (const auto& [path, members] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"/v1/chat/completions", R"("messages":[{"role":")" + text + R"(","content":"1"}])"},
+           {"/v1/chat/completions",
+            R"("messages":[{"role":"user","content":[{"type":")" + text + R"("}]}])"},
+           {"/v1/messages", max + R"("messages":[{"role":")" + text + R"(","content":"1"}])"},
+           {"/v1/messages",
+            max + R"("messages":[{"role":"user","content":[{"type":")" + text + R"("}]}])"},
+           {"/v1/messages", max + R"("thinking":{"type":")" + text + "\"}," + one},
+           {"/v1/messages", max + R"("tool_choice":{"type":")" + text + "\"}," + one},
+           {"/v1/responses", R"("input":[{"role":")" + text + R"(","content":"1"}])"},
+           {"/v1/responses", R"("input":[{"type":")" + text + "\"}]"},
+           {"/v1/responses", R"("input":"1","text":{"format":{"type":")" + text + "\"}}"},
+           {"/v1/responses", R"("input":"1","reasoning":{"effort":")" + text + "\"}"}}) {
+    const Reply reply = post(shared_server().port(), path, R"({"model":"tiny",)" + members + "}");
+    EXPECT_EQ(reply.status, 400) << path << members.substr(0, 80) << reply.body.substr(0, 300);
+    EXPECT_LT(reply.body.size(), 1000U) << path << members.substr(0, 80);
+  }
+  const Reply reply = post(shared_server().port(), "/v1/messages",
+                           R"({"model":")" + text + "\"," + max + one + "}");
+  EXPECT_EQ(reply.status, 404);
+  EXPECT_LT(reply.body.size(), 1000U);
+}
+
 TEST(ClientErrors, ReplayedRefusalsAreTexts) {
   const auto prompt_of = [](const std::string& message) {
     const Reply reply = post(shared_server().port(), "/v1/chat/completions/render",
