@@ -20,8 +20,7 @@ constexpr std::size_t kActiveMax = 8;  // open batches, but for one of each owne
 constexpr std::size_t kOutputLineBytesMax = std::size_t{256} << 20U;
 constexpr std::chrono::milliseconds kLook{50};
 constexpr std::int64_t kTidyUs = 60'000'000;
-constexpr std::int64_t kMomentUs = 10'000;   // after which what takes long lets the rest go on
-constexpr std::int64_t kWaitUs = 1'000'000;  // after which a batch that waits tries again
+constexpr std::int64_t kMomentUs = 10'000;  // after which what takes long lets the rest go on
 constexpr std::int32_t kPriority = kPriorities - 1;
 constexpr const char* kDiskRefuses =
     "the server could not read or write the batch's files, and tries again";  // no paths
@@ -132,7 +131,7 @@ bool BatchService::work() {
     });
     records_.forget_old();
   }
-  if (core_.clock().now_us() - saved_us_ >= kWaitUs) {
+  if (core_.clock().now_us() - saved_us_ >= retry_us()) {
     saved_us_ = core_.clock().now_us();
     records_.save_unsaved();
   }
@@ -155,7 +154,7 @@ bool BatchService::work() {
     }
   }
   feed();
-  return !active_.empty();
+  return !active_.empty() || !waits_.empty();
 }
 
 /// How many requests of batches may run beside those that clients wait for now.
@@ -371,11 +370,12 @@ bool BatchService::waits(const std::string& id) const {
 
 /// The disk may be full, or its owner's share of it: the batch goes on when there is room.
 void BatchService::wait(const std::string& id, const Error& error) {
-  const std::int64_t until_us = core_.clock().now_us() + kWaitUs;
+  const std::int64_t until_us = core_.clock().now_us() + retry_us();
   if (waits_.insert_or_assign(id, until_us).second)
     log::warning("batch {} waits: {}", id, error.message);
   const bool of_share = error.code == ErrorCode::resource_exhausted;
   records_.set_wait_reason(id, of_share ? error.message : std::string(kDiskRefuses));
+  ++waits_found_;
 }
 
 void BatchService::go_on(const std::string& id) {

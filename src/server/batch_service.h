@@ -66,6 +66,8 @@ class BatchService {
   Status remove_file(std::string_view owner, std::string_view id);
   /// Requests of batches that run now.
   std::int64_t running() const { return running_.load(); }
+  /// How often a batch found that it has to wait, or has to go on waiting.
+  std::int64_t waits_found() const { return waits_found_.load(); }
 
  private:
   struct Slot {
@@ -106,6 +108,7 @@ class BatchService {
   void poll_slot(std::size_t index);
   void keep_answer(Slot& slot);
   bool flush(ActiveBatch& batch);
+  std::int64_t retry_us() const { return core_.settings().time.batch_retry_ms * 1000; }
   bool waits(const std::string& id) const;
   void wait(const std::string& id, const Error& error);
   void go_on(const std::string& id);
@@ -143,6 +146,7 @@ class BatchService {
   bool has_more_ = false;  // to do at once: it paused for the rest
   std::uint64_t order_ = 0;
   std::atomic<std::int64_t> running_{0};
+  std::atomic<std::int64_t> waits_found_{0};
   std::atomic<bool> stopping_{false};
   std::int64_t tidied_us_ = 0;
   std::int64_t saved_us_ = 0;

@@ -34,6 +34,7 @@ struct TimeLimits {
   std::int64_t ping_ms = 15'000;                  // without an event in a stream; 0 = never
   std::int64_t feed_ms = 1'000;                   // between two events of a feed
   std::int64_t flush_ms = 2'000;                  // for last bytes at the end of the server
+  std::int64_t batch_retry_ms = 1'000;  // after which a batch that waits for the disk tries again
 };
 
 struct ServerSettings {
