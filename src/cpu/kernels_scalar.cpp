@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plain inner loops: what each of them means, one element at a time, for any machine. The
-// vector tables are compared with the same float64 references (tests/ops).
+// The plain inner loops: what each of them means, one element at a time, for any machine; multiply
+// takes four weight rows at once, in the vectors that every machine's compiler has. The vector
+// tables are compared with the same float64 references (tests/ops).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -57,25 +58,37 @@ void stage(const StageTask& task) {
     upcast(panel + t * task.columns, format, task.rows[t], 0, task.columns);
 }
 
+/// The sums of four weight rows, each in the order of its columns.
+constexpr std::int64_t kLanes = 4;
+using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
+
 void multiply(const MultiplyTask& task) {
   const std::int64_t blocks = (task.columns + kScaleBlock - 1) / kScaleBlock;
   std::fill_n(task.sums, task.tokens * task.rows, 0.0F);
-  std::array<float, kScaleBlock> weights;
-  for (std::int64_t n = 0; n < task.rows; ++n) {
+  std::array<float, kScaleBlock> row{};
+  std::array<Lanes, kScaleBlock> weights{};
+  for (std::int64_t n = 0; n < task.rows; n += kLanes) {
+    const std::int64_t rows = std::min(kLanes, task.rows - n);
     for (std::int64_t block = 0; block < blocks; ++block) {
       const std::int64_t first = block * kScaleBlock;
       const std::int64_t columns = std::min(kScaleBlock, task.columns - first);
-      upcast(weights.data(), task.format, task.weight + n * task.row_bytes, first, columns);
+      for (std::int64_t lane = 0; lane < rows; ++lane) {
+        upcast(row.data(), task.format, task.weight + (n + lane) * task.row_bytes, first, columns);
+        for (std::size_t k = 0; k < row.size(); ++k) weights[k][lane] = row[k];
+      }
       for (std::int64_t t = 0; t < task.tokens; ++t) {
         const std::byte* panel = task.panels + t / kPanelTokens * task.panel_bytes;
         const float* x =
             reinterpret_cast<const float*>(panel) + t % kPanelTokens * task.columns + first;
-        float sum = 0.0F;
-        for (std::int64_t k = 0; k < columns; ++k)
-          sum += x[k] * weights[static_cast<std::size_t>(k)];
-        if (task.token_scales != nullptr)
-          sum *= task.token_scales[t * blocks + block] * task.weight_scales[block];
-        task.sums[t * task.rows + n] += sum;
+        Lanes sums{};
+        const Lanes* weight = weights.data();
+        for (std::int64_t k = 0; k < columns; ++k) sums += x[k] * weight[k];
+        for (std::int64_t lane = 0; lane < rows; ++lane) {
+          float sum = sums[lane];
+          if (task.token_scales != nullptr)
+            sum *= task.token_scales[t * blocks + block] * task.weight_scales[block];
+          task.sums[t * task.rows + n + lane] += sum;
+        }
       }
     }
   }
