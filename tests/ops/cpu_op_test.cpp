@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the one list of operator cases on the CPU backend, with every instruction set this machine
 // has and one and two threads. KOHO_OP_SEED sets the first seed, KOHO_OP_ROUNDS how many follow;
-// KOHO_OP_ROUNDS_DEFAULT is 12, and 4 under AddressSanitizer, where tools/nightly.py runs more.
+// KOHO_OP_ROUNDS_DEFAULT is 12, of large cases 2; 4 and 1 under AddressSanitizer, where
+// tools/nightly.py runs more.
 #include <algorithm>
 #include <random>
 #include <utility>
@@ -43,13 +44,16 @@ TEST_P(CpuOperator, MatchesItsFloat64Reference) {
   const auto [isa, index] = GetParam();
   const OpCase& op_case = op_cases()[index];
   const std::uint64_t first = number_from_environment("KOHO_OP_SEED", std::random_device{}());
-  const std::uint64_t rounds = std::min(
-      op_case.rounds_max,
-      number_from_environment("KOHO_OP_ROUNDS", op_case.is_large ? 2 : KOHO_OP_ROUNDS_DEFAULT, 1));
+  const std::uint64_t rounds_default =
+      op_case.is_large ? KOHO_OP_LARGE_ROUNDS_DEFAULT : KOHO_OP_ROUNDS_DEFAULT;
+  const std::uint64_t rounds =
+      std::min(op_case.rounds_max, number_from_environment("KOHO_OP_ROUNDS", rounds_default, 1));
+  // One round of a large case has one thread with every second instruction set, else two.
+  const auto turn = static_cast<std::uint64_t>(isa);
   for (std::uint64_t round = 0; round < rounds; ++round) {
     const std::uint64_t seed = first + round;
     Result<std::unique_ptr<Backend>> backend =
-        make_cpu_backend({.threads = round % 2 == 0 ? 1 : 2, .isa = isa});
+        make_cpu_backend({.threads = 1 + static_cast<int>((round + turn) % 2), .isa = isa});
     ASSERT_TRUE(backend.ok()) << backend.error().message;
     const std::string faults = op_case.run(**backend, seed, {});
     ASSERT_EQ(faults, "") << op_case.name << " on " << (*backend)->description()
