@@ -70,7 +70,8 @@ class FullDiskBatches : public ::testing::Test {
     const std::string order = R"({"endpoint":"/v1/completions","completion_window":")" + window +
                               R"(","input_file_id":")" + input + "\"}";
     id_ = text_at(call(server_->port(), "POST", "/v1/batches", "", order).json(), "id");
-    wait_for_answers(1);
+    // One with a short window may expire before, on a busy machine: its errors fill the disk, too.
+    if (window == "24h") wait_for_answers(1);
   }
   Json batch() const { return call(server_->port(), "GET", "/v1/batches/" + id_).json(); }
   std::int64_t done() const { return std::stoll(text_at(batch(), "request_counts.completed")); }
@@ -214,7 +215,7 @@ TEST_F(FullDiskBatches, ThatAreCancelledStaySoInTheNextServer) {
 
 TEST_F(FullDiskBatches, ThatExpireKeepTheirAnswers) {
   start();
-  make_on_full_disk(3000, lines(30, 30), "4s");
+  make_on_full_disk(3000, lines(30, 8), "4s");
   expect_rest();
   wait_for(server_->port(), id_,
            [](const Json& now) { return text_at(now, "status") == "finalizing"; });
