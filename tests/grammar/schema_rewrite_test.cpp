@@ -63,6 +63,26 @@ std::vector<Case> merged() {
        R"({"allOf":[{"enum":["a","b",1]},{"enum":["b",1,2]},{"type":"string"}]})",
        {"\"b\""},
        {"\"a\"", "1", "2"}},
+      {"any_of_beside_a_type",
+       R"({"type":"string","anyOf":[{"maxLength":1},{"enum":["long"]}]})",
+       {"\"x\"", "\"long\""},
+       {"\"xy\"", "1"}},
+      {"any_of_required",
+       R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},
+           "anyOf":[{"required":["a"]},{"required":["b"]}]})",
+       {R"({"a":1})", R"({"b":1})", R"({"a":1,"b":2})"},
+       {"{}"}},
+      {"one_of_in_all_of",
+       R"({"allOf":[{"oneOf":[{"type":"object","properties":{"k":{"const":"a"}},"required":["k"]},
+                              {"type":"object","properties":{"k":{"const":"b"}},"required":["k"]}]},
+                    {"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}]})",
+       {R"({"k":"a","n":1})", R"({"k":"b","n":1})"},
+       {R"({"k":"c","n":1})", R"({"k":"a"})"}},
+  };
+}
+
+std::vector<Case> references() {
+  return {
       {"reference_beside_a_bound",
        R"({"$defs":{"n":{"type":"integer","minimum":1}},"$ref":"#/$defs/n","maximum":3})",
        {"1", "3"},
@@ -90,21 +110,6 @@ std::vector<Case> merged() {
            "properties":{"next":{"$ref":"#/properties/tree"}}}},"required":["tree"]})",
        {R"({"tree":{}})", R"({"tree":{"next":{"next":{}}}})"},
        {R"({"tree":{"next":1}})"}},
-      {"any_of_beside_a_type",
-       R"({"type":"string","anyOf":[{"maxLength":1},{"enum":["long"]}]})",
-       {"\"x\"", "\"long\""},
-       {"\"xy\"", "1"}},
-      {"any_of_required",
-       R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},
-           "anyOf":[{"required":["a"]},{"required":["b"]}]})",
-       {R"({"a":1})", R"({"b":1})", R"({"a":1,"b":2})"},
-       {"{}"}},
-      {"one_of_in_all_of",
-       R"({"allOf":[{"oneOf":[{"type":"object","properties":{"k":{"const":"a"}},"required":["k"]},
-                              {"type":"object","properties":{"k":{"const":"b"}},"required":["k"]}]},
-                    {"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}]})",
-       {R"({"k":"a","n":1})", R"({"k":"b","n":1})"},
-       {R"({"k":"c","n":1})", R"({"k":"a"})"}},
   };
 }
 
@@ -294,7 +299,8 @@ std::vector<Case> bounded() {
 
 std::vector<Case> cases() {
   std::vector<Case> all = merged();
-  for (const std::vector<Case>& more : {excluding(), rewritten(), formatted(), bounded()})
+  for (const std::vector<Case>& more :
+       {references(), excluding(), rewritten(), formatted(), bounded()})
     all.insert(all.end(), more.begin(), more.end());
   return all;
 }
