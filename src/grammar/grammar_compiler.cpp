@@ -32,7 +32,7 @@ class Cache {
 
   void insert(const std::string& key, const GrammarCompiler::Grammar& grammar) {
     if (by_key_.contains(key)) return;
-    const std::size_t bytes = key.size() + grammar->bytes();
+    const std::size_t bytes = 2 * key.size() + grammar->bytes();
     if (bytes > bytes_max_) return;
     entries_.push_front({key, grammar, bytes});
     by_key_.emplace(key, entries_.begin());

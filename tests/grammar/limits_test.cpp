@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which constraints are refused, with which messages, and that a refusal stays within its time
-// limit.
+// limit; what the caches keep.
 #include <chrono>
+#include <malloc.h>
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/allocator_interface.h>
+#endif
 
 #include "grammar/grammar_compiler.h"
 #include "grammar/xgrammar_adapter.h"
@@ -279,6 +284,34 @@ TEST(GrammarCompiler, TheCacheStaysWithinItsLimit) {
     ASSERT_TRUE(compiler.compile(Constraint::regex("[a-z]+" + std::to_string(i))).ok());
   EXPECT_LE(compiler.statistics().cache_bytes, limits.cache_bytes_max);
   EXPECT_GT(compiler.statistics().cache_bytes, 0U);
+}
+
+/// What lives on the heap now.
+std::size_t heap_bytes() {
+#if defined(__SANITIZE_ADDRESS__)
+  return __sanitizer_get_current_allocated_bytes();
+#else
+  const struct mallinfo2 heap = mallinfo2();
+  return heap.uordblks + heap.hblkhd;
+#endif
+}
+
+TEST(GrammarCompiler, TheMemoryOfAllCachesStaysWithinTheirLimits) {
+  GrammarLimits limits;
+  limits.threads = 1;
+  limits.cache_bytes_max = 4U << 20U;
+  limits.parts_bytes_max = 4U << 20U;
+  GrammarCompiler compiler(testing::tiny_tokenizer(), testing::tiny_tokenizer().vocab_size(),
+                           limits);
+  const std::size_t before = heap_bytes();
+  for (int i = 0; i < 150; ++i) {
+    std::string words;
+    for (int k = 0; k < 300; ++k)
+      words += fmt::format(R"({}"w{}x{}y")", k == 0 ? "" : ",", i * 7919 % 1000, i * k);
+    ASSERT_TRUE(compiler.compile(Constraint::json_schema("{\"enum\":[" + words + "]}")).ok());
+  }
+  EXPECT_GT(compiler.statistics().cache_bytes, limits.cache_bytes_max / 2);
+  EXPECT_LT(heap_bytes() - before, limits.cache_bytes_max + limits.parts_bytes_max);
 }
 
 }  // namespace

@@ -719,7 +719,33 @@ change(regex_converter.cc 1 [==[
     return std::string("[^") + kSpaceOfAnyDialect + "]";
 ]==])
 
+# koho has a cache of whole grammars, within a limit of its own: the whole limit of xgrammar's is the parts'.
+change(grammar_compiler.cc 7 "if (!cache_enabled_) {" "if (true) {")
+change(grammar_compiler.cc 1 "max_memory_bytes - max_memory_bytes / 3 * 2" "max_memory_bytes")
+
+# A part counts with what keeps it: one of a single token, 4 bytes, takes some 450. And one that has gone leaves nothing.
+change(grammar_functor.cc 1 "class RuleLevelCache::Impl {" [==[
+// With two places in a list that grows by doubling, 32 bytes of key and links in each, one in the table, 72, and what the
+// allocator adds to three allocations.
+static size_t PartBytes(const AdaptiveTokenMask& mask) { return MemorySize(mask) + 2 * (sizeof(mask) + 32) + 72 + 3 * 24; }
+
+class RuleLevelCache::Impl {]==])
+change(grammar_functor.cc 1 "MemorySize(token_mask) > shard_max_size" "PartBytes(token_mask) > shard_max_size")
+change(grammar_functor.cc 1 "size_t new_item_size = MemorySize(token_mask);" "size_t new_item_size = PartBytes(token_mask);")
+change(grammar_functor.cc 1 "shard.current_cache_memory_size -= MemorySize(oldest_it->second);"
+       "shard.current_cache_memory_size -= PartBytes(oldest_it->second);
+      oldest_it->second = AdaptiveTokenMask();")
+change(grammar_functor.cc 1 "shard.current_cache_memory_size += MemorySize(new_it->second);"
+       "shard.current_cache_memory_size += PartBytes(new_it->second);")
+
+# So does a grammar: its masks' places in a table, its rules' names and numbers.
+change(compiled_grammar.cc 1 "return MemorySize(impl.grammar) + MemorySize(impl.adaptive_token_mask_cache);"
+       "return MemorySize(impl.grammar) + MemorySize(impl.adaptive_token_mask_cache) + impl.adaptive_token_mask_cache.size() * 96;")
+change(grammar.cc 1 "         MemorySize(impl.allow_empty_rule_ids);"
+       "         MemorySize(impl.allow_empty_rule_ids) + MemorySize(impl.per_rule_fsm_new_state_ids) + impl.rules_.size() * 96;")
+
 compile_changed(earley_parser.cc)
+compile_changed(compiled_grammar.cc)
 compile_changed(regex_converter.cc)
 compile_changed(grammar.cc)
 compile_changed(grammar_compiler.cc)
