@@ -74,7 +74,7 @@ TEST_F(BatchCommand, ABadLineOfOpenAiIsAnErrorLineAndResumesAsTheOthers) {
        "\n",
        "invalid_method"},
       {openai_line("url", "{}", "/v1/embeddings"), "invalid_url"},
-      {openai_line("body", "[]"), "missing_required_parameter"},
+      {openai_line("body", "[]"), "invalid_type"},
       {openai_line("good", france()), "duplicate_custom_id"},
       {std::string(9 << 20, 'x') + "\n", "invalid_json_line"},
   };
