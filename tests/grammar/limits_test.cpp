@@ -8,13 +8,15 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/allocator_interface.h>
-#endif
 
 #include "grammar/grammar_compiler.h"
 #include "grammar/xgrammar_adapter.h"
 #include "grammar_walk.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+// Debian packages GCC without the header that declares it.
+extern "C" std::size_t __sanitizer_get_current_allocated_bytes();
+#endif
 
 namespace koho {
 namespace {
