@@ -132,19 +132,22 @@ bool BatchService::settle(ActiveBatch& batch, const ActiveBatch::Pauses& pauses)
       return false;  // cancelled in this moment
   }
   records_.count(batch.id, batch.completed, batch.failed);
-  name_files(batch);
+  name_files(batch.id);
   finish_files(records_.get(batch.id));
   return true;
 }
 
-/// Decides which files the batch will have, on disk.
-void BatchService::name_files(const ActiveBatch& batch) {
-  const auto name = [&](const BatchOutput& output, const char* kind) {
-    if (output.bytes() == 0) return std::string();
-    sync_file(part_path(batch.id, kind));
+/// Decides which files the batch will have, on disk: one of each part that holds something.
+void BatchService::name_files(const std::string& id) {
+  const BatchRecord batch = records_.get(id);
+  const auto name = [&](const std::string& named, const char* kind) {
+    const std::filesystem::path part = part_path(id, kind);
+    if (!named.empty() || bytes_of(part) == 0) return named;
+    sync_file(part);
     return "file-" + core_.make_id();
   };
-  records_.name_files(batch.id, name(batch.output, "output"), name(batch.errors, "errors"));
+  records_.name_files(id, name(batch.output_file_id, "output"),
+                      name(batch.error_file_id, "errors"));
 }
 
 /// Makes a file of a part; without a name there is none.
@@ -196,13 +199,7 @@ void BatchService::fail(const std::string& id, const Error& error) {
                             .code = std::string(error_code_info(error.code).name),
                             .param = {},
                             .message = what}});
-  const BatchRecord batch = records_.get(id);
-  const auto name = [&](const std::string& named, const char* kind) {
-    const bool none = !named.empty() || bytes_of(part_path(id, kind)) == 0;
-    return none ? named : "file-" + core_.make_id();
-  };
-  records_.name_files(id, name(batch.output_file_id, "output"),
-                      name(batch.error_file_id, "errors"));
+  name_files(id);
   finish_failed(records_.get(id));
 }
 

@@ -122,7 +122,7 @@ class BatchService {
   /// True from a moment on, or when the service ends.
   ActiveBatch::Pauses next_pause() const;
   void count_parts();
-  void name_files(const ActiveBatch& batch);
+  void name_files(const std::string& id);
   Status keep_part(const BatchRecord& batch, const std::string& id, const char* kind);
   void finish_files(const BatchRecord& batch);
   void fail(const std::string& id, const Error& error);
