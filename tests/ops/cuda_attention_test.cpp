@@ -160,15 +160,29 @@ HostTensor decode_rows(Backend& backend,
 }
 
 /// Decoded rows of contexts around the places where split-KV cuts them, few to very many at a
-/// time, so that a work tile is one chunk of a context, several, or a whole one
+/// time, so that a work tile is a KV tile, a chunk of a context, several, or a whole one
 /// (src/cuda/attention/attention_split_kv.cuh): each row alone has the same bits. What attention
 /// computes is checked by the cases.
 TEST_F(CudaAttention, ADecodedRowIsBatchInvariantUnderEverySplitKv) {
   constexpr std::int64_t kPages = 90;  // many sequences have the same ones
-  constexpr std::int64_t kEdges[] = {128,  512,  1024, 2048,  2560, 4096,
-                                     4608, 6144, 8192, 12288, 20480};
+  struct Contexts {
+    std::vector<std::int64_t> edges;
+    std::int64_t most;
+    std::vector<std::int64_t> kv_heads;
+    std::vector<std::int64_t> batches;
+  };
+  const Contexts all_contexts[] = {
+      {{128, 512, 1024, 2048, 2560, 4096, 4608, 6144, 8192, 12288, 20480},
+       20500,
+       {1, 2},
+       {2, 7, 40, 70, 140, 210, 300}},
+      {{1, 16, 32, 48, 64, 128, 384, 512, 544, 640, 1024, 1056, 4096, 4608},
+       4700,
+       {1, 8},
+       {64, 256}},
+      // Short contexts of about the same length, and some long ones.
+      {{512, 544, 600, 640, 9000}, 700, {8}, {64, 256}}};
   constexpr std::int64_t kContextMax = 20500;
-  constexpr std::int64_t kBatches[] = {2, 7, 40, 70, 140, 210, 300};
   constexpr std::int64_t kSequencesMax = 300;
   Backend& backend = *backend_;
   ASSERT_TRUE(backend
@@ -180,23 +194,28 @@ TEST_F(CudaAttention, ADecodedRowIsBatchInvariantUnderEverySplitKv) {
                   .ok());
   SCOPED_TRACE("KOHO_OP_SEED=" + std::to_string(seed_));
   Random random(seed_);
-  constexpr std::int64_t kColumns = ceil_div(kContextMax, kPageTokens);
-  const auto check = [&](const HeadShape& heads, std::int64_t sequences, const KvLayer& kv) {
+  const auto check = [&](const Contexts& of, const HeadShape& heads, std::int64_t sequences,
+                         const KvLayer& kv) {
+    const std::int64_t columns =
+        ceil_div(std::max(of.most, *std::ranges::max_element(of.edges) + 1), kPageTokens);
     std::vector<std::int64_t> contexts;
-    HostTensor tables(DType::i32, {sequences, kColumns});
+    HostTensor tables(DType::i32, {sequences, columns});
     for (std::int64_t s = 0; s < sequences; ++s) {
-      const std::int64_t edge = kEdges[random.integer(0, std::size(kEdges) - 1)];
+      const std::int64_t edge =
+          of.edges[static_cast<std::size_t>(random.integer(0, std::ssize(of.edges) - 1))];
       contexts.push_back(random.chance(0.05)  ? 0
                          : random.chance(0.7) ? edge + random.integer(-1, 1)
-                                              : random.integer(1, kContextMax));
+                                              : random.integer(1, of.most));
       const std::int64_t pages = ceil_div(contexts.back(), kPageTokens);
-      for (std::int64_t i = 0; i < kColumns; ++i)  // a page that does not exist beyond
-        tables.set(s * kColumns + i,
+      for (std::int64_t i = 0; i < columns; ++i)  // a page that does not exist beyond
+        tables.set(s * columns + i,
                    i < pages ? static_cast<double>(random.integer(0, kPages - 1)) : 1e9);
     }
     const HostTensor q =
         random_values(random, DType::bf16, {sequences, heads.query_heads, kWidth}, Spread::normal);
     const HostTensor all = decode_rows(backend, q, contexts, tables, kv, heads);
+    EXPECT_EQ(compare_bits("once more", decode_rows(backend, q, contexts, tables, kv, heads), all),
+              "");
     for (int i = 0; i < 6; ++i) {
       const std::int64_t s = random.integer(0, sequences - 1);
       const std::int64_t context = contexts[static_cast<std::size_t>(s)];
@@ -208,15 +227,17 @@ TEST_F(CudaAttention, ADecodedRowIsBatchInvariantUnderEverySplitKv) {
     }
   };
   for (const DType dtype : {DType::bf16, DType::f8_e4m3})
-    for (const std::int64_t kv_heads : {1, 2}) {
-      const HeadShape heads{12 * kv_heads, kv_heads, kWidth, 64};
-      const RandomPages pages(backend, random, dtype, {kPages, kv_heads, kPageTokens, kWidth}, 0.1);
-      for (const std::int64_t sequences : kBatches) {
-        SCOPED_TRACE(std::to_string(sequences) + " sequences, " + std::to_string(kv_heads) +
-                     " kv heads");
-        check(heads, sequences, pages.kv);
+    for (const Contexts& of : all_contexts)
+      for (const std::int64_t kv_heads : of.kv_heads) {
+        const HeadShape heads{12 * kv_heads, kv_heads, kWidth, 64};
+        const RandomPages pages(backend, random, dtype, {kPages, kv_heads, kPageTokens, kWidth},
+                                0.1);
+        for (const std::int64_t sequences : of.batches) {
+          SCOPED_TRACE(std::to_string(sequences) + " sequences, " + std::to_string(kv_heads) +
+                       " kv heads");
+          check(of, heads, sequences, pages.kv);
+        }
       }
-    }
 }
 
 /// Many steps one after another, each of which stores the newest token of each sequence over the

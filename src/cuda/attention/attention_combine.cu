@@ -5,7 +5,9 @@
 //
 //   grid     a cluster of 8 CTAs a row, each some columns; they exchange the row's largest value
 //            for its FP8 scale. Of one or two rows 16 CTAs, where the GPU has such clusters: an SM
-//            reads at most 64 bytes a cycle from L2. Of many narrow rows 4 or 2
+//            reads at most 64 bytes a cycle from L2. Of many narrow rows 4 or 2. Of many contexts
+//            (has_many_contexts()) such clusters as are resident at once: each has 2 to 8 rows that
+//            are one work tile, then takes others in turn
 //   block    a thread has 4 adjacent columns; threads of the same columns share the accumulators
 //   shared   24 bytes an accumulator and thread; of few rows as much again for each chunk whose
 //            work tiles are KV tiles
@@ -21,6 +23,9 @@
 
 namespace koho::cuda {
 namespace {
+
+constexpr int kSlotBytes = (kVector + 2) * static_cast<int>(sizeof(float));
+constexpr int kManySharedMax = kManyThreadsMax * kCombineAccumulators * kSlotBytes;
 
 /// Whether all `ctas` of `threads` are resident at once. An eighth of the SMs is left out, since
 /// the CTAs of a cluster must lie on SMs of one GPC.
@@ -60,7 +65,7 @@ __global__ void __launch_bounds__(kThreadsMax, 1) attention_combine_kernel(
   extern __shared__ __align__(16) float shared_accumulators[];
   __shared__ __align__(16) float maxima[kRowWarpsMax];  // of all warps that write the row
   __shared__ __align__(8) std::uint64_t told;
-  __shared__ int counts[5];
+  __shared__ ContextCounts<false> counts;
   const int cluster = static_cast<int>(cluster_size());  // a power of two
   const int row = static_cast<int>(blockIdx.x) >> (31 - __clz(cluster));
   const int width = p.query_heads * p.width;
@@ -69,68 +74,177 @@ __global__ void __launch_bounds__(kThreadsMax, 1) attention_combine_kernel(
   const int sharer = static_cast<int>(threadIdx.x) / threads;
   const int thread = static_cast<int>(threadIdx.x) % threads;
   const int column = static_cast<int>(cluster_rank()) * columns + thread * kVector;
-  const int warps = threads / 32;
+  const RowExchange exchange{maxima, shared_address(&told), 0, cluster, threads / 32};
   const int context = row < p.decodes ? p.context_lengths[row] : 0;
-  if (threadIdx.x < 5) counts[threadIdx.x] = 0;
-  if (threadIdx.x == 0 && out.quantized != nullptr) {
-    mbarrier_init(shared_address(&told), 1);
-    fence_mbarrier_init();
-    mbarrier_arrive_expect_tx(shared_address(&told),
-                              static_cast<std::uint32_t>(cluster * warps) * 4);
+  if (threadIdx.x == 0) {
+    counts = {};
+    if (out.quantized != nullptr) {
+      mbarrier_init(exchange.told, 1);
+      fence_mbarrier_init();
+      exchange.arm();
+    }
   }
   __syncthreads();
   if (out.quantized != nullptr) cluster_arrive();
-  const RowWorkTiles work_tiles = count_work_tiles(p, row, counts);
-  const int chunks = chunks_of(p, context);
-  const int head = column / p.width;
-  const int group = p.query_heads / p.kv_heads;
-  const PartialLayout place = partial_layout(p, work_tiles.before, head, group, column);
+  count_contexts(p, row, counts);
+  __syncthreads();
+  const RowWorkTiles work_tiles = row_work_tiles(p, row, counts);
+  const PartialLayout place = partial_layout(p, work_tiles.before, column);
   const Accumulators accumulators{shared_accumulators + thread, threads, sharer, sharers};
   pdl_begin();
 
-  const bool wide = chunks > kCombineAccumulators;
-  const int segments = wide ? (chunks + kSegmentChunks - 1) / kSegmentChunks : chunks;
-  if (work_tiles.kv_tiles) {
-    add_kv_tiles(accumulators, place,
-                 {kv_tiles_of(context), p.chunk_tokens / kKvTileTokens, chunks, segments}, slots,
-                 column < width);
-  } else if (column < width) {
-    const int own = work_tiles.segments;
-    add_work_tiles<1, 6>(accumulators, place, {0, wide ? own : chunks, 0});
-    if (wide)
-      add_work_tiles<kSegmentChunks, 8>(accumulators, place,
-                                        {own, chunks - kSegmentChunks * own, own});
-  }
-  const int accumulators_used = min(segments, kCombineAccumulators);
+  const int used = add_row(p, work_tiles, context, accumulators, place, slots, column < width);
   __syncthreads();
   const bool writes = sharer == 0 && column < width;
-  float v[kVector] = {};
-  float largest = 0.0F;
+  RowColumns found;
   if (writes) {
     Sums sums;
-    add_accumulators(sums, accumulators, accumulators_used);
-    const float sum[kVector] = {sums.v.x, sums.v.y, sums.v.z, sums.v.w};
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      v[i] = context > 0 ? round_bf16(sum[i] / sums.state.total) : 0.0F;
-      largest = fmaxf(largest, fabsf(v[i]));
-    }
-    if (out.values != nullptr)
-      *reinterpret_cast<uint2*>(out.values + row * out.values_stride + column) =
-          make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
+    add_accumulators(sums, accumulators, used);
+    found.set(sums, context > 0);
   }
-  if (out.block_quantized != nullptr) {  // a warp has a block
-    const float scale = quant_scale(warp_largest(largest));
-    if (writes) store_block_quantized(out, row, column, v, scale);
-  }
+  found.store(out, row, column, writes);
   if (out.quantized == nullptr) return;
   cluster_wait();  // every CTA has begun
   if (sharer != 0) return;
-  largest = row_largest(largest, maxima, told, cluster, warps);
+  const float largest = exchange.largest(found.largest, 0);
+  if (writes) found.store_quantized(out, row, column, largest);
+}
+
+/// Combines a row that is one work tile, or has no context. `first`: of the columns of a thread's
+/// vectors, which are `step` apart. The whole CTA.
+template <int kVectors, typename Largest>
+__device__ __forceinline__ void combine_whole_row(const RowOutputs& out,
+                                                  const Attention& p,
+                                                  const int& row,
+                                                  const int& context,
+                                                  const int& before,
+                                                  const int& first,
+                                                  const int& step,
+                                                  const Largest& row_largest) {
+  const int width = p.query_heads * p.width;
+  Partial only[kVectors]{};
+  if (context > 0) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i)
+      if (first + i * step < width)
+        only[i] = load_partial(partial_layout(p, before, first + i * step), 0);
+  }
+  RowColumns found[kVectors];
+  float largest = 0.0F;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int column = first + i * step;
+    const bool writes = column < width;
+    if (writes && context > 0) {
+      Sums sums;
+      sums.add(only[i].sums, {only[i].state.x, only[i].state.y});
+      found[i].set(sums, true);
+    }
+    found[i].store(out, row, column, writes);
+    largest = fmaxf(largest, found[i].largest);
+  }
+  if (out.quantized == nullptr) return;
+  largest = row_largest(largest);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i)
+    if (first + i * step < width) found[i].store_quantized(out, row, first + i * step, largest);
+}
+
+/// Combines a row of several work tiles, as attention_combine_kernel() does. A thread has the four
+/// columns from `column` on. The whole CTA.
+template <typename Largest>
+__device__ __forceinline__ void combine_split_row(const RowOutputs& out,
+                                                  const Attention& p,
+                                                  const int& row,
+                                                  const RowWorkTiles& work_tiles,
+                                                  const int& column,
+                                                  float* shared_accumulators,
+                                                  const Largest& row_largest) {
+  const Accumulators accumulators{shared_accumulators + threadIdx.x, static_cast<int>(blockDim.x),
+                                  0, 1};
+  const bool writes = column < p.query_heads * p.width;
+  const PartialLayout place = partial_layout(p, work_tiles.before, column);
+  const int used = add_row(p, work_tiles, p.context_lengths[row], accumulators, place, 0, writes);
+  RowColumns found;
   if (writes) {
-    const float scale = quant_scale(largest);
-    if (column == 0) out.scales[row] = scale;
-    store_four_quantized(out.quantized + row * out.quantized_stride + column, v, scale);
+    Sums sums;
+    add_accumulators(sums, accumulators, used);
+    found.set(sums, true);
+  }
+  found.store(out, row, column, writes);
+  if (out.quantized == nullptr) return;
+  const float largest = row_largest(found.largest);
+  if (writes) found.store_quantized(out, row, column, largest);
+}
+
+/// The same for has_many_contexts(). A cluster has kVectors rows that are one work tile: a thread
+/// has kVectors times 4 columns of one, so that all such rows are in flight at once. Then the
+/// clusters take the other rows in turn.
+template <int kVectors>
+__global__ void __launch_bounds__(kManyThreadsMax, 2)
+    attention_combine_many_kernel(const RowOutputs out,
+                                  const __grid_constant__ Attention p,
+                                  int rows) {
+  extern __shared__ __align__(16) float shared_accumulators[];
+  __shared__ __align__(16) float maxima[kRowWarpsMax];
+  __shared__ __align__(8) std::uint64_t told;
+  __shared__ SplitRowExchanges split_exchanges;
+  __shared__ ContextCounts<true> counts;        // of the row that is one work tile
+  __shared__ ContextCounts<true> split_counts;  // of the row that is several
+  __shared__ SplitRows split_rows;
+  const int cluster = static_cast<int>(cluster_size());  // as kVectors, a power of two
+  const int rank = static_cast<int>(cluster_rank());
+  const int clusters = static_cast<int>(gridDim.x) / cluster;
+  const int own = static_cast<int>(blockIdx.x) / cluster;
+  const int ctas = cluster / kVectors;  // of a row that is one work tile
+  const int step = static_cast<int>(blockDim.x) * kVector;
+  const int column = static_cast<int>(threadIdx.x) * kVector;
+  const int first_rank = rank / ctas * ctas;
+  const RowExchange exchange{maxima, shared_address(&told), first_rank, ctas,
+                             static_cast<int>(blockDim.x) / 32};
+  if (threadIdx.x == 0) {
+    counts = {};
+    split_counts = {};
+    if (out.quantized != nullptr) {
+      mbarrier_init(exchange.told, 1);
+      split_exchanges.init();
+      fence_mbarrier_init();
+      exchange.arm();
+      split_exchanges.arm();
+    }
+  }
+  __syncthreads();
+  if (out.quantized != nullptr) cluster_arrive();
+  const int row = own * kVectors + rank / ctas;
+  count_contexts(p, row, counts);
+  __syncthreads();
+  const RowWorkTiles work_tiles = row_work_tiles(p, row, counts);
+  split_rows.list(p, work_tiles.whole_tokens);
+  __syncthreads();
+  int split_row = split_rows.find(p, own);
+  if (split_row >= 0) {
+    count_contexts(p, split_row, split_counts);
+    __syncthreads();
+  }
+  pdl_begin();
+  if (out.quantized != nullptr) cluster_wait();  // every CTA has begun
+
+  const int context = row < p.decodes ? p.context_lengths[row] : 0;
+  if (row < rows && context <= work_tiles.whole_tokens)
+    combine_whole_row<kVectors>(out, p, row, context, work_tiles.before,
+                                (rank - first_rank) * kVectors * step + column, step,
+                                [&](float largest) { return exchange.largest(largest, 0); });
+  for (int turn = 0; split_row >= 0; ++turn) {
+    combine_split_row(out, p, split_row, row_work_tiles(p, split_row, split_counts),
+                      rank * step + column, shared_accumulators,
+                      [&](float largest) { return split_exchanges.largest(largest, turn); });
+    split_row = split_rows.find(p, own + (turn + 1) * clusters);
+    if (split_row < 0) break;
+    __syncthreads();
+    if (threadIdx.x == 0) split_counts = {};
+    __syncthreads();
+    count_contexts(p, split_row, split_counts);
+    __syncthreads();
   }
 }
 
@@ -153,6 +267,52 @@ __global__ void attention_padding_kernel(const __grid_constant__ Attention p) {
   }
 }
 
+template <int kVectors>
+cudaError_t launch_combine_many(const RowOutputs& out,
+                                const Attention& p,
+                                std::int64_t rows,
+                                const LaunchShape& shape,
+                                cudaStream_t stream) {
+  static PerDevice prepared;
+  const cudaError_t ready = prepared.once([] {
+    return allow_dynamic_shared_memory(attention_combine_many_kernel<kVectors>, kManySharedMax);
+  });
+  if (ready != cudaSuccess) return ready;
+  return launch_kernel(attention_combine_many_kernel<kVectors>, shape, stream, out, p,
+                       static_cast<int>(rows));
+}
+
+/// As many clusters as are resident at once, or more if they cannot hold all rows, at the fewest
+/// columns a thread with which they can.
+cudaError_t launch_combine_many(const RowOutputs& out,
+                                const Attention& p,
+                                std::int64_t rows,
+                                cudaStream_t stream) {
+  static PerDevice resident;
+  const int widest = resident.number([] {
+    return resident_clusters(attention_combine_many_kernel<kCluster>, kCluster, kManyThreadsMax,
+                             kManySharedMax);
+  });
+  const int width = p.query_heads * p.width;
+  const int cluster = cluster_of_many(p, rows, width);
+  const int threads = columns_of_cta(width, cluster) / kVector;
+  const std::int64_t fit =
+      std::max(widest, 1) * (kCluster / cluster) * std::max(kManyThreadsMax / threads, 1);
+  const int vectors = std::min(fit * 2 >= rows ? 2 : fit * 4 >= rows ? 4 : 8, cluster);
+  const std::int64_t clusters = std::max(std::min(fit, rows), (rows + vectors - 1) / vectors);
+  const LaunchShape shape{
+      dim3(static_cast<unsigned>(clusters * cluster)), dim3(static_cast<unsigned>(threads)),
+      static_cast<std::size_t>(threads * kCombineAccumulators * kSlotBytes), cluster};
+  switch (vectors) {
+    case 2:
+      return launch_combine_many<2>(out, p, rows, shape, stream);
+    case 4:
+      return launch_combine_many<4>(out, p, rows, shape, stream);
+    default:
+      return launch_combine_many<8>(out, p, rows, shape, stream);
+  }
+}
+
 }  // namespace
 
 bool attention_combine_supports(const RowOutputs& out, std::int64_t width) {
@@ -163,7 +323,7 @@ cudaError_t launch_attention_combine(const RowOutputs& out,
                                      const Attention& p,
                                      std::int64_t rows,
                                      cudaStream_t stream) {
-  constexpr int kSlotBytes = (kVector + 2) * static_cast<int>(sizeof(float));
+  if (has_many_contexts(p)) return launch_combine_many(out, p, rows, stream);
   // kv_heads * kChunkThreads are enough for a CTA's columns, kChunkSlots / kv_heads chunks a row.
   constexpr int kChunkSlots = 96;
   constexpr int kChunkThreads = 16 * 128 / kCluster / kVector;

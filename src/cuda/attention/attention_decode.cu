@@ -13,8 +13,6 @@
 //
 // Measured times and what was tried: docs/kernels/attention.md.
 #include <algorithm>
-// Numbers: docs/kernels/README.md.
-#include <algorithm>
 
 #include "cuda/attention/attention_decode.cuh"
 #include "cuda/attention/attention_decode_consumer.cuh"
@@ -25,10 +23,11 @@
 namespace koho::cuda::decode {
 namespace {
 
-template <int kWidth, bool kFp8>
+/// `kMany`: has_many_contexts().
+template <int kWidth, bool kFp8, bool kMany>
 __global__ void __launch_bounds__(kThreads, kDecodeCtasPerSm)
     attention_decode_kernel(const __grid_constant__ Attention p,
-                            const __grid_constant__ KvTensorMaps maps) {
+                            const __grid_constant__ DecodeTensorMaps<kMany> maps) {
   using Plan = DecodePlan<kWidth, kFp8>;
   static_assert(Plan::kShared + sizeof(WorkTiles) + sizeof(Exchange) + sizeof(Query<kWidth>) +
                     8 * (2 * Plan::kSlots + 2) + 256 <=
@@ -46,8 +45,8 @@ __global__ void __launch_bounds__(kThreads, kDecodeCtasPerSm)
   ring.query_full = ring.empty + 8 * Plan::kSlots;
   ring.query_empty = ring.query_full + 8;
   if (threadIdx.x == 0) {
-    prefetch_tensor_map(&maps.k);
-    prefetch_tensor_map(&maps.v);
+    prefetch_tensor_map(&maps.pages.k);
+    prefetch_tensor_map(&maps.pages.v);
     for (std::uint32_t slot = 0; slot < Plan::kSlots; ++slot) {
       mbarrier_init(ring.full + 8 * slot, 1);
       mbarrier_init(ring.empty + 8 * slot, kConsumers);
@@ -56,28 +55,37 @@ __global__ void __launch_bounds__(kThreads, kDecodeCtasPerSm)
     mbarrier_init(ring.query_empty, kConsumers);
     fence_mbarrier_init();
   }
-  list_work_tiles(p, work_tiles);
+  list_work_tiles<kMany>(p, work_tiles);
   if (threadIdx.x >= kConsumers)
-    produce<kWidth, kFp8>(p, maps, work_tiles, query, ring);
+    produce<kWidth, kFp8, kMany>(p, maps, work_tiles, query, ring);
   else
-    consume<kWidth, kFp8>(p, work_tiles, query, exchange, shared_bytes + (ring.slots - base), ring);
+    consume<kWidth, kFp8, kMany>(p, work_tiles, query, exchange, shared_bytes + (ring.slots - base),
+                                 ring);
 }
 
-template <int kWidth, bool kFp8>
+template <int kWidth, bool kFp8, bool kMany>
 cudaError_t launch_decode(const Attention& p, cudaStream_t stream) {
   constexpr int kShared = DecodePlan<kWidth, kFp8>::kShared;
-  const auto kernel = attention_decode_kernel<kWidth, kFp8>;
+  const auto kernel = attention_decode_kernel<kWidth, kFp8, kMany>;
   static PerDevice prepared;
   const cudaError_t ready =
       prepared.once([&] { return allow_dynamic_shared_memory(kernel, kShared); });
   if (ready != cudaSuccess) return ready;
-  KvTensorMaps maps;
-  const cudaError_t made = make_kv_tensor_maps(maps, p);
+  DecodeTensorMaps<kMany> maps;
+  cudaError_t made = make_kv_tensor_maps(maps.pages, p, kPage);
+  if constexpr (kMany)
+    if (made == cudaSuccess) made = make_kv_tensor_maps(maps.tails, p, kTailRows);
   if (made != cudaSuccess) return made;
   return launch_kernel(
       kernel,
       {dim3(static_cast<unsigned>(kDecodeCtasPerSm * p.multiprocessors)), dim3(kThreads), kShared},
       stream, p, maps);
+}
+
+template <int kWidth, bool kFp8>
+cudaError_t launch_decode(const Attention& p, cudaStream_t stream) {
+  return has_many_contexts(p) ? launch_decode<kWidth, kFp8, true>(p, stream)
+                              : launch_decode<kWidth, kFp8, false>(p, stream);
 }
 
 }  // namespace
@@ -88,7 +96,7 @@ namespace koho::cuda {
 bool attention_supports_mma(const Attention& p) {
   const std::int64_t rows = p.pages * p.kv_heads * kPage;
   return (p.width == 64 || p.width == 128) && p.query_heads / p.kv_heads <= decode::kGroupMax &&
-         p.decodes <= decode::kSequencesMax && rows < INT32_MAX &&
+         p.decodes <= kSequencesMax && rows < INT32_MAX &&
          p.query_heads * p.width <= kCombineWidthMax;
 }
 

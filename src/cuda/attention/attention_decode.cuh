@@ -14,14 +14,26 @@ constexpr int kConsumers = 128;  // threads: warps 0-3
 constexpr int kWarps = kConsumers / 32;
 constexpr int kThreads = kConsumers + 32;  // and the producer, warp 4
 constexpr int kGroupMax = 16;              // query heads of a kv head: the rows of one mma
-constexpr int kSequencesMax = 1024;
-constexpr int kRingBytes = 96 << 10;     // of one CTA
-constexpr int kCtaBytesMax = 113 << 10;  // of shared memory, so that two CTAs fit an SM
-constexpr int kRowBarrier = 1;           // named barrier of the consumers; 0 is __syncthreads()
+constexpr int kRingBytes = 96 << 10;       // of one CTA
+constexpr int kCtaBytesMax = 113 << 10;    // of shared memory, so that two CTAs fit an SM
+constexpr int kRowBarrier = 1;             // named barrier of the consumers; 0 is __syncthreads()
 
 constexpr int kKvTilePages = kKvTileTokens / kPage;
 constexpr int kWarpTokens = kKvTileTokens / kWarps;  // tokens of a KV tile that one warp scores
 constexpr int kScoreTiles = kWarpTokens / 8;
+
+constexpr int kTailRows = 16;  // of a TMA box of a context's last page
+
+/// Of pages; in the kernel of many contexts also of a last page's rows.
+template <bool kMany>
+struct DecodeTensorMaps {
+  KvTensorMaps pages;
+};
+template <>
+struct DecodeTensorMaps<true> {
+  KvTensorMaps pages;
+  KvTensorMaps tails;
+};
 
 /// The ring in dynamic shared memory. A KV tile takes two slots: one for K with the scales of K and
 /// of V, the next for V.

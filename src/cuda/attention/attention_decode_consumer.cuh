@@ -70,6 +70,15 @@ __device__ __forceinline__ void combine_chunk(Rows<kWidth, kFp8>& segment,
   }
 }
 
+/// Whether the KV tile from which on `left` of a work tile's `tokens` are left ends a chunk. NOTE:
+/// chunk_tokens is a power of two, and a segment's last KV tile ends a chunk.
+template <bool kMany>
+__device__ __forceinline__ bool ends_chunk(const Attention& p, const int& left, const int& tokens) {
+  const int behind = left - kKvTileTokens;
+  if constexpr (kMany) return behind <= 0 || ((behind - tokens) & (p.chunk_tokens - 1)) == 0;
+  return (behind & (p.chunk_tokens - 1)) == 0;
+}
+
 /// Stores a work tile's partial sums of this warp's columns, and (warp 0) its softmax state, at
 /// `place`. NOTE: integers are passed by reference; by value, ptxas makes other machine code.
 template <int kWidth, bool kFp8>
@@ -109,7 +118,7 @@ __device__ __forceinline__ void store_partial(const Rows<kWidth, kFp8>& rows,
 /// when all have found their largest scores, and when all have written their softmax weights. The
 /// scores of the next KV tile, of this work tile or of the CTA's next one, are computed at the end
 /// of the loop.
-template <int kWidth, bool kFp8>
+template <int kWidth, bool kFp8, bool kMany>
 __device__ void consume(const Attention& p,
                         const WorkTiles& work_tiles,
                         Query<kWidth>& query,
@@ -125,7 +134,7 @@ __device__ void consume(const Attention& p,
   const LaneOffsets at = lane_offsets<kWidth, kFp8>();
   PipelineState kv_state{0, 0};
   std::uint32_t query_parity = 0;
-  bool of_segment = false;  // the work tile is a segment
+  int of_segment = 0;  // tokens of the work tile, if it is a segment or has several chunks
   std::uint32_t q[kWidth / 16][4];
   Scored scored;
   int index = static_cast<int>(blockIdx.x);
@@ -133,7 +142,7 @@ __device__ void consume(const Attention& p,
   std::int64_t place = 0;
   const auto take_work_tile = [&] {
     left = query.work_tile.tokens;
-    of_segment = left > p.chunk_tokens;
+    of_segment = left > p.chunk_tokens ? left : 0;
     place = query.work_tile.place;
     load_query<kWidth, kFp8>(q, row < group ? query.rows[row] : nullptr,
                              row + 8 < group ? query.rows[row + 8] : nullptr);
@@ -167,7 +176,7 @@ __device__ void consume(const Attention& p,
     kv_state.next(Plan::kSlots);
     const int here = left;
     const std::int64_t place_here = place;
-    const bool of_segment_here = of_segment;
+    const int of_segment_here = of_segment;
     SoftmaxState more[2];
     named_barrier_sync(kRowBarrier, kConsumers);  // the largest scores
     const float sums_scale = softmax_weights<kWidth, kFp8>(more, scored, exchange, at);
@@ -184,8 +193,7 @@ __device__ void consume(const Attention& p,
     float part[Plan::kTiles][4] = {};
     sum_kv_tile<kWidth, kFp8>(part, exchange, at, ring, values, here);
     combine_kv_tile<kWidth, kFp8>(rows, more, part, exchange, sums_scale);
-    // NOTE: chunk_tokens is a power of two, and a segment's last KV tile ends a chunk.
-    if (of_segment_here && ((here - kKvTileTokens) & (p.chunk_tokens - 1)) == 0) {
+    if (of_segment_here != 0 && ends_chunk<kMany>(p, here, of_segment_here)) {
       combine_chunk<kWidth, kFp8>(segment, rows);
       rows = Rows<kWidth, kFp8>{};
       if (ends) {

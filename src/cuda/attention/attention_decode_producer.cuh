@@ -9,12 +9,13 @@
 namespace koho::cuda::decode {
 
 /// Loads K of one head with the scales of K and V, or (`values`) its V, of a KV tile's `count`
-/// pages by TMA. One thread.
-template <int kWidth, bool kFp8>
+/// pages by TMA; kMany: only the rows needed for its `tokens`. One thread.
+template <int kWidth, bool kFp8, bool kMany>
 __device__ __forceinline__ void load_kv_tile(const Attention& p,
-                                             const KvTensorMaps& maps,
+                                             const DecodeTensorMaps<kMany>& maps,
                                              const int (&pages)[kKvTilePages],
                                              int count,
+                                             int tokens,
                                              int kv_head,
                                              bool values,
                                              std::uint32_t to,
@@ -22,10 +23,12 @@ __device__ __forceinline__ void load_kv_tile(const Attention& p,
                                              std::uint64_t policy) {
   using Plan = DecodePlan<kWidth, kFp8>;
   using Page = KvPageLayout<kWidth, kFp8>;
-  const CUtensorMap& map = values ? maps.v : maps.k;
+  const CUtensorMap& map = values ? maps.pages.v : maps.pages.k;
+  const int rows =
+      kMany ? min((tokens + kTailRows - 1) / kTailRows * kTailRows, count * kPage) : count * kPage;
   mbarrier_arrive_expect_tx(
-      barrier,
-      static_cast<std::uint32_t>(count * (Page::kBytes + (values ? 0 : 2 * Page::kScaleBytes))));
+      barrier, static_cast<std::uint32_t>(rows * Page::kRowBytes +
+                                          count * (values ? 0 : 2 * Page::kScaleBytes)));
 #pragma unroll
   for (int i = 0; i < kKvTilePages; ++i) {
     if (i >= count) break;
@@ -34,8 +37,19 @@ __device__ __forceinline__ void load_kv_tile(const Attention& p,
     for (int panel = 0; panel < Page::kPanels; ++panel) {
       constexpr int kColumns = kWidth / Page::kPanels;
       constexpr int kPanel = kPage * Page::kPanelBytes;
-      tma_load(to + static_cast<std::uint32_t>(i * Page::kBytes + panel * kPanel), &map,
-               panel * kColumns, static_cast<int>(place), barrier, policy);
+      const std::uint32_t panel_at =
+          to + static_cast<std::uint32_t>(i * Page::kBytes + panel * kPanel);
+      if constexpr (kMany) {
+        if (const int rows_here = rows - i * kPage; rows_here < kPage) {
+#pragma unroll 1
+          for (int row = 0; row < rows_here; row += kTailRows)
+            tma_load(panel_at + static_cast<std::uint32_t>(row * Page::kPanelBytes),
+                     values ? &maps.tails.v : &maps.tails.k, panel * kColumns,
+                     static_cast<int>(place) + row, barrier, policy);
+          continue;
+        }
+      }
+      tma_load(panel_at, &map, panel * kColumns, static_cast<int>(place), barrier, policy);
     }
     if constexpr (kFp8) {
       if (values) continue;
@@ -62,9 +76,9 @@ __device__ __forceinline__ bool follows_itself(const Attention& p, int sequence)
 /// Keeps the ring full. One warp. It loads pages that the previous kernel does not write before it
 /// waits for that kernel. The CTA's first KV tile is loaded before the wait whatever it holds, if
 /// one token of it at most may be stale: NewestTokenLoader then replaces that.
-template <int kWidth, bool kFp8>
+template <int kWidth, bool kFp8, bool kMany>
 __device__ void produce(const Attention& p,
-                        const KvTensorMaps& maps,
+                        const DecodeTensorMaps<kMany>& maps,
                         const WorkTiles& work_tiles,
                         Query<kWidth>& query,
                         const PipelineRing& ring) {
@@ -84,7 +98,7 @@ __device__ void produce(const Attention& p,
   };
   for (int index = static_cast<int>(blockIdx.x); index < count;
        index += static_cast<int>(gridDim.x)) {
-    const WorkTile work_tile = find_work_tile(p, work_tiles, index);
+    const WorkTile work_tile = find_work_tile<kMany>(p, work_tiles, index);
     const bool is_first_work_tile = index == static_cast<int>(blockIdx.x);
     if (is_first_work_tile) {  // whose query the consumers load
       if (follows_itself(p, work_tile.sequence)) wait();
@@ -124,9 +138,10 @@ __device__ void produce(const Attention& p,
         if (!waited) ++prefetched;
         if (elect_one()) {
           mbarrier_wait(ring.empty + 8 * kv_state.slot, kv_state.parity);
-          load_kv_tile<kWidth, kFp8>(p, maps, of_kv_tile, here, work_tile.kv_head, kind == 1,
-                                     ring.slots + kv_state.slot * Plan::kSlot,
-                                     ring.full + 8 * kv_state.slot, policy);
+          load_kv_tile<kWidth, kFp8, kMany>(p, maps, of_kv_tile, here,
+                                            work_tile.tokens - page * kPage, work_tile.kv_head,
+                                            kind == 1, ring.slots + kv_state.slot * Plan::kSlot,
+                                            ring.full + 8 * kv_state.slot, policy);
         }
         __syncwarp();
         kv_state.next(Plan::kSlots);

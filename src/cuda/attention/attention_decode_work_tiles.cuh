@@ -6,7 +6,7 @@
 // Segments go round the CTAs first, then whole chunks, then what is left of each context (with few
 // chunks on the device: whole KV tiles, then rests). In the order of contexts instead, a CTA would
 // meet only long work tiles, or only short ones, whenever the number of CTAs divides that of a
-// context.
+// context. Of many contexts (kMany) short ones may be a work tile each: a rest, in this order.
 #pragma once
 
 #include "cuda/attention/attention_decode.cuh"
@@ -29,13 +29,20 @@ static_assert(kSequencesMax < 1 << (32 - TileCount::kWholeBits));
 /// The work tiles of all sequences: segments, then whole chunks behind them, then shorter rests; or
 /// whole KV tiles and rests. Those of one sequence and kv head lie in this order.
 struct WorkTiles {
-  int tokens;    // of a whole work tile that is no segment: a KV tile or a chunk
+  int tokens;    // of a whole work tile that is no segment: a KV tile, a chunk or (kMany) up to 8
   int segments;  // work tiles that are segments, per kv head
   TileCount before[kSequencesMax + 1];               // chunks or KV tiles before each sequence
   std::uint16_t segments_before[kSequencesMax + 1];  // at most `segments`
   unsigned long long warp_sums[kThreads / 32];
   unsigned warp_segments[kThreads / 32];
+  std::uint32_t warp_contexts[kThreads / 32];  // kMany, as the next
+  ContextSums warp_context_sums[kThreads / 32];
 
+  /// Tokens of a whole work tile of a context. NOTE: wide contexts are chunks beside whole ones.
+  template <bool kMany>
+  [[nodiscard]] __device__ __forceinline__ int tokens_of(const Attention& p, int context) const {
+    return kMany && !is_short(p, context) ? min(tokens, p.chunk_tokens) : tokens;
+  }
   /// Whole work tiles before a sequence, segments left out.
   __device__ __forceinline__ int whole_before(int sequence) const {
     return before[sequence].whole() - kSegmentChunks * segments_before[sequence];
@@ -54,8 +61,33 @@ __device__ __forceinline__ std::uint32_t count_work_tiles(int context, int token
          static_cast<std::uint32_t>(context % tokens != 0) << TileCount::kWholeBits;
 }
 
+/// The same where short contexts are a work tile each.
+__device__ __forceinline__ std::uint32_t count_contexts(const Attention& p, int context) {
+  return is_short(p, context) ? count_work_tiles(context, kCombineAccumulators * p.chunk_tokens)
+                              : count_work_tiles(context, p.chunk_tokens);
+}
+
+__device__ __forceinline__ void sum_contexts_of_warp(const Attention& p, WorkTiles& work_tiles) {
+  const ContextSums of_thread = sum_contexts_of_thread(p, kThreads);
+  const ContextSums of_warp{__reduce_add_sync(0xFFFFFFFFU, of_thread.all),
+                            __reduce_add_sync(0xFFFFFFFFU, of_thread.of_short),
+                            __reduce_max_sync(0xFFFFFFFFU, of_thread.fullest)};
+  if (threadIdx.x % 32 == 0) work_tiles.warp_context_sums[threadIdx.x / 32] = of_warp;
+}
+/// Of the step, once all warps have stored theirs.
+__device__ __forceinline__ ContextSums context_sums(const WorkTiles& work_tiles) {
+  ContextSums sums{};
+  for (const ContextSums& of_warp : work_tiles.warp_context_sums) {
+    sums.all += of_warp.all;
+    sums.of_short += of_warp.of_short;
+    sums.fullest = max(sums.fullest, of_warp.fullest);
+  }
+  return sums;
+}
+
 /// Fills `work_tiles`. All threads. One prefix sum counts chunks (low word) and KV tiles (high
 /// word), since which of them the work tiles are depends on the number of all chunks.
+template <bool kMany>
 __device__ void list_work_tiles(const Attention& p, WorkTiles& work_tiles) {
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
@@ -63,54 +95,68 @@ __device__ void list_work_tiles(const Attention& p, WorkTiles& work_tiles) {
   struct Counts {
     unsigned long long chunks_kv_tiles;
     unsigned segments;
+    std::uint32_t contexts;  // as work tiles: kMany
   };
   const auto count = [&](int i) {
     const int sequence = thread * each + i;
-    if (sequence >= p.decodes) return Counts{0, 0};
+    if (sequence >= p.decodes) return Counts{0, 0, 0};
     const int context = p.context_lengths[sequence];
     return Counts{static_cast<unsigned long long>(count_work_tiles(context, p.chunk_tokens)) |
                       static_cast<unsigned long long>(count_work_tiles(context, kKvTileTokens))
                           << 32U,
-                  static_cast<unsigned>(wide_segments_of(p, context))};
+                  static_cast<unsigned>(wide_segments_of(p, context)),
+                  kMany ? count_contexts(p, context) : 0};
   };
-  Counts sum{0, 0};
+  Counts sum{0, 0, 0};
   const auto add = [](Counts& to, const Counts& more) {
     to.chunks_kv_tiles += more.chunks_kv_tiles;
     to.segments += more.segments;
+    to.contexts += more.contexts;
   };
   for (int i = 0; i < each; ++i) add(sum, count(i));
   Counts before = sum;
 #pragma unroll
   for (int offset = 1; offset < 32; offset *= 2) {
-    const Counts other{__shfl_up_sync(0xFFFFFFFFU, before.chunks_kv_tiles, offset),
-                       __shfl_up_sync(0xFFFFFFFFU, before.segments, offset)};
+    Counts other{__shfl_up_sync(0xFFFFFFFFU, before.chunks_kv_tiles, offset),
+                 __shfl_up_sync(0xFFFFFFFFU, before.segments, offset), 0};
+    if constexpr (kMany) other.contexts = __shfl_up_sync(0xFFFFFFFFU, before.contexts, offset);
     if (lane >= offset) add(before, other);
   }
   if (lane == 31) {
     work_tiles.warp_sums[thread / 32] = before.chunks_kv_tiles;
     work_tiles.warp_segments[thread / 32] = before.segments;
+    if constexpr (kMany) work_tiles.warp_contexts[thread / 32] = before.contexts;
   }
+  if constexpr (kMany) sum_contexts_of_warp(p, work_tiles);
   __syncthreads();
   before.chunks_kv_tiles -= sum.chunks_kv_tiles;
   before.segments -= sum.segments;
-  Counts all{0, 0};
+  before.contexts -= sum.contexts;
+  Counts all{0, 0, 0};
 #pragma unroll
   for (int warp = 0; warp < kThreads / 32; ++warp) {
     if (warp == thread / 32) add(before, all);
-    add(all, {work_tiles.warp_sums[warp], work_tiles.warp_segments[warp]});
+    add(all, {work_tiles.warp_sums[warp], work_tiles.warp_segments[warp],
+              kMany ? work_tiles.warp_contexts[warp] : 0});
   }
-  const bool kv_tiles =
-      splits_into_kv_tiles(p, TileCount{static_cast<std::uint32_t>(all.chunks_kv_tiles)}.all());
-  const int segments = kv_tiles ? 0 : segment_work_tiles(p, static_cast<int>(all.segments));
+  const int chunks = TileCount{static_cast<std::uint32_t>(all.chunks_kv_tiles)}.all();
+  const bool kv_tiles = splits_into_kv_tiles(p, chunks);
+  const bool contexts = kMany && keeps_contexts_whole(p, chunks, context_sums(work_tiles));
+  const int segments =
+      kv_tiles || contexts ? 0 : segment_work_tiles(p, static_cast<int>(all.segments));
   if (thread == 0) {
-    work_tiles.tokens = kv_tiles ? kKvTileTokens : p.chunk_tokens;
+    work_tiles.tokens = kv_tiles   ? kKvTileTokens
+                        : contexts ? kCombineAccumulators * p.chunk_tokens
+                                   : p.chunk_tokens;
     work_tiles.segments = segments;
   }
   for (int i = 0; i < each; ++i) {
     const int sequence = thread * each + i;
     if (sequence <= p.decodes) {
-      work_tiles.before[sequence].packed = static_cast<std::uint32_t>(
-          kv_tiles ? before.chunks_kv_tiles >> 32U : before.chunks_kv_tiles);
+      work_tiles.before[sequence].packed =
+          static_cast<std::uint32_t>(kv_tiles   ? before.chunks_kv_tiles >> 32U
+                                     : contexts ? before.contexts
+                                                : before.chunks_kv_tiles);
       work_tiles.segments_before[sequence] =
           static_cast<std::uint16_t>(min(before.segments, static_cast<unsigned>(segments)));
     }
@@ -135,6 +181,7 @@ __device__ __forceinline__ int find_sequence(const Attention& p, int part, const
 
 /// The work tile that comes as number `index`: segments of all sequences, then whole ones, then
 /// rests.
+template <bool kMany>
 __device__ __forceinline__ WorkTile find_work_tile(const Attention& p,
                                                    const WorkTiles& work_tiles,
                                                    int index) {
@@ -159,13 +206,14 @@ __device__ __forceinline__ WorkTile find_work_tile(const Attention& p,
       return rest ? work_tiles.before[sequence].rests() : work_tiles.whole_before(sequence);
     });
     const int context = p.context_lengths[work_tile.sequence];
+    const int tokens = work_tiles.tokens_of<kMany>(p, context);
     const int own_segments = work_tiles.segments_before[work_tile.sequence + 1] -
                              work_tiles.segments_before[work_tile.sequence];
     const int first = kSegmentChunks * own_segments;  // behind the sequence's segments
-    const int at = rest ? context / work_tiles.tokens
-                        : first + part - work_tiles.whole_before(work_tile.sequence);
-    begin = at * work_tiles.tokens;
-    work_tile.tokens = min(work_tiles.tokens, context - begin);
+    const int at =
+        rest ? context / tokens : first + part - work_tiles.whole_before(work_tile.sequence);
+    begin = at * tokens;
+    work_tile.tokens = min(tokens, context - begin);
     of_sequence = own_segments + at - first;
   }
   work_tile.first_page = begin / kPage;

@@ -164,7 +164,7 @@ cudaError_t launch_tiles(const Attention& p, WorkRange range, int query_max, cud
     if (made == cudaSuccess)
       made = make_row_tensor_map(maps.v, range.values, rows, kWidth, kStepTokens);
   } else {
-    made = make_kv_tensor_maps(maps, p);
+    made = make_kv_tensor_maps(maps, p, kPageRows);
   }
   if (made != cudaSuccess) return made;
   const std::int64_t head_bytes =

@@ -28,11 +28,11 @@ cudaError_t make_map(
 
 }  // namespace
 
-cudaError_t make_kv_tensor_maps(KvTensorMaps& maps, const Attention& p) {
+cudaError_t make_kv_tensor_maps(KvTensorMaps& maps, const Attention& p, int box_rows) {
   const std::int64_t rows = p.pages * p.kv_heads * kPageRows;
   const int bytes = p.k_scales != nullptr ? 1 : 2;
-  const cudaError_t made = make_map(maps.k, p.k, rows, p.width, bytes, kPageRows);
-  return made != cudaSuccess ? made : make_map(maps.v, p.v, rows, p.width, bytes, kPageRows);
+  const cudaError_t made = make_map(maps.k, p.k, rows, p.width, bytes, box_rows);
+  return made != cudaSuccess ? made : make_map(maps.v, p.v, rows, p.width, bytes, box_rows);
 }
 
 cudaError_t make_row_tensor_map(

@@ -10,7 +10,7 @@
 
 namespace koho::cuda {
 
-constexpr int kPageRows = 64;        // tokens of a page, and rows of a TMA box
+constexpr int kPageRows = 64;        // tokens of a page
 constexpr int kPanelBytesMax = 128;  // of a row in one TMA box
 
 struct KvTensorMaps {
@@ -18,9 +18,10 @@ struct KvTensorMaps {
   CUtensorMap v;
 };
 
-/// Describes p.k and p.v. Errors: cudaErrorNotSupported if the driver lacks the call,
-/// cudaErrorInvalidValue if it refuses (addresses must be multiples of 16 bytes).
-cudaError_t make_kv_tensor_maps(KvTensorMaps& maps, const Attention& p);
+/// Describes p.k and p.v in TMA boxes of `box_rows` rows. Errors: cudaErrorNotSupported if the
+/// driver lacks the call, cudaErrorInvalidValue if it refuses (addresses must be multiples of 16
+/// bytes).
+cudaError_t make_kv_tensor_maps(KvTensorMaps& maps, const Attention& p, int box_rows);
 /// Describes packed rows of `width` 16-bit elements, in TMA boxes of `box_rows` rows and 128 bytes.
 cudaError_t make_row_tensor_map(
     CUtensorMap& map, const void* first, std::int64_t rows, int width, int box_rows);
