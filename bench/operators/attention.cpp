@@ -390,6 +390,9 @@ std::vector<OperatorCase> attention_cases() {
   attention("decode_16x1k_tp1", {96, 8, DType::bf16, 16, 1024, 1});
   attention("decode_64x1k_tp4", {24, 2, DType::bf16, 64, 1024, 1});
   attention("decode_64x1k_tp1", {96, 8, DType::bf16, 64, 1056, 1});
+  attention("decode_256x548_tp1", {96, 8, DType::bf16, 256, 548, 1});
+  attention("decode_256x548_tp1_e4m3", {96, 8, DType::f8_e4m3, 256, 548, 1});
+  attention("decode_64x548_tp1", {96, 8, DType::bf16, 64, 548, 1});
   attention("decode_16x1k_tp8", {12, 1, DType::bf16, 16, 1060, 1});
   attention("decode_64x1k_tp8", {12, 1, DType::bf16, 64, 1060, 1});
   attention("decode_256x1k_tp8", {12, 1, DType::bf16, 256, 1060, 1});
