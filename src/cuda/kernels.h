@@ -203,6 +203,7 @@ cudaError_t launch_rope_kv(const RopeKvQuantized& parameters, cudaStream_t strea
 
 // ---- attention
 
+struct ContextWorkTiles;
 struct Attention {
   const Bf16* q = nullptr;  // [T, Q, D]
   const void* k = nullptr;  // pages [N, K, 64, D]
@@ -232,7 +233,8 @@ struct Attention {
   std::uint32_t* tile_counters =
       nullptr;  // wgmma: [2] zeros, which kernels leave as they found them
   int multiprocessors = 0;
-  TileOrder tile_order{};  // wgmma: of attention_prompt_tiles()
+  TileOrder tile_order{};                          // wgmma: of attention_prompt_tiles()
+  ContextWorkTiles* context_work_tiles = nullptr;  // [decodes], of the kernels of many contexts
 };
 constexpr int kAttentionChunkTokens = 512;  // chunk_tokens is this, or twice it and so on
 /// Any shape, one warp a row and head: the definition of the fast kernels. Rows of all sequences.

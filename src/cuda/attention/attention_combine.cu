@@ -5,9 +5,7 @@
 //
 //   grid     a cluster of 8 CTAs a row, each some columns; they exchange the row's largest value
 //            for its FP8 scale. Of one or two rows 16 CTAs, where the GPU has such clusters: an SM
-//            reads at most 64 bytes a cycle from L2. Of many narrow rows 4 or 2. Of many contexts
-//            (has_many_contexts()) such clusters as are resident at once: each has 2 to 8 rows that
-//            are one work tile, then takes others in turn
+//            reads at most 64 bytes a cycle from L2. Of many narrow rows 4 or 2
 //   block    a thread has 4 adjacent columns; threads of the same columns share the accumulators
 //   shared   24 bytes an accumulator and thread; of few rows as much again for each chunk whose
 //            work tiles are KV tiles
@@ -24,16 +22,6 @@
 namespace koho::cuda {
 namespace {
 
-constexpr int kSlotBytes = (kVector + 2) * static_cast<int>(sizeof(float));
-constexpr int kManySharedMax = kManyThreadsMax * kCombineAccumulators * kSlotBytes;
-
-/// Whether all `ctas` of `threads` are resident at once. An eighth of the SMs is left out, since
-/// the CTAs of a cluster must lie on SMs of one GPC.
-bool are_resident(const Attention& p, std::int64_t ctas, int threads) {
-  constexpr int kRegisters = 65536 / kThreadsMax / 8 * 8;  // that a thread may have
-  return ctas <= 65536 / (kRegisters * threads) * (p.multiprocessors - p.multiprocessors / 8);
-}
-
 /// Threads that share the segments of the same columns: at most one an accumulator, as many as a
 /// block can have, and so few that all `ctas` are resident at once.
 int sharers_of(const Attention& p, int column_threads, std::int64_t ctas, int accumulators) {
@@ -44,19 +32,63 @@ int sharers_of(const Attention& p, int column_threads, std::int64_t ctas, int ac
   return sharers;
 }
 
-/// CTAs of a row where rows are many: fewer than kCluster if some of these would have no columns,
-/// or not all be resident at once.
-int cluster_of_many(const Attention& p, std::int64_t rows, int width) {
-  constexpr int kLeast = 2;
-  int cluster = kCluster;
-  while (cluster > kLeast) {
-    const int columns = columns_of_cta(width, cluster);
-    const bool suits =
-        columns * cluster < width + columns && are_resident(p, rows * cluster, columns / kVector);
-    if (suits || columns_of_cta(width, cluster / 2) / kVector > kThreadsMax / 2) break;
-    cluster /= 2;
+/// How the step's contexts are split, and how many work tiles come before the row's.
+struct RowWorkTiles {
+  bool kv_tiles;
+  int segments;  // of the row that are work tiles
+  int before;
+};
+
+/// All threads; `sums` holds five zeros at first.
+__device__ RowWorkTiles count_work_tiles(const Attention& p, int row, int* sums) {
+  int chunks = 0;
+  int chunks_before = 0;
+  int kv_tiles_before = 0;
+  int segments = 0;
+  int segments_before = 0;
+  for (int sequence = static_cast<int>(threadIdx.x); sequence < p.decodes;
+       sequence += static_cast<int>(blockDim.x)) {
+    const int context = p.context_lengths[sequence];
+    chunks += chunks_of(p, context);
+    segments += wide_segments_of(p, context);
+    if (sequence >= row) continue;
+    chunks_before += chunks_of(p, context);
+    kv_tiles_before += kv_tiles_of(context);
+    segments_before += wide_segments_of(p, context);
   }
-  return cluster;
+  if (chunks != 0) atomicAdd(&sums[0], chunks);
+  if (chunks_before != 0) atomicAdd(&sums[1], chunks_before);
+  if (kv_tiles_before != 0) atomicAdd(&sums[2], kv_tiles_before);
+  if (segments != 0) atomicAdd(&sums[3], segments);
+  if (segments_before != 0) atomicAdd(&sums[4], segments_before);
+  __syncthreads();
+  if (splits_into_kv_tiles(p, sums[0])) return {true, 0, sums[2]};
+  const int work_tiles = segment_work_tiles(p, sums[3]);
+  const int before = min(sums[4], work_tiles);
+  const int own = row < p.decodes ? wide_segments_of(p, p.context_lengths[row]) : 0;
+  return {false, min(own, work_tiles - before), sums[1] - (kSegmentChunks - 1) * before};
+}
+
+/// The row's largest magnitude over all CTAs of the cluster: each warp sends its own to every CTA
+/// (st.async, 4 bytes) and waits for those of the others. `warps` of each CTA write the row, and
+/// call this.
+__device__ __forceinline__ float row_largest(float largest,
+                                             float (&maxima)[kRowWarpsMax],
+                                             std::uint64_t& told,
+                                             const int& cluster,
+                                             const int& warps) {
+  const auto lane = threadIdx.x % 32;
+  largest = warp_largest(largest);
+  if (static_cast<int>(lane) < cluster) {
+    const auto place =
+        static_cast<int>(cluster_rank()) * warps + static_cast<int>(threadIdx.x) / 32;
+    st_async(map_shared_rank(shared_address(&maxima[place]), lane), largest,
+             map_shared_rank(shared_address(&told), lane));
+  }
+  mbarrier_wait_cluster(shared_address(&told), 0);
+  for (int i = static_cast<int>(lane); i < cluster * warps; i += 32)
+    largest = fmaxf(largest, maxima[i]);
+  return warp_largest(largest);
 }
 
 __global__ void __launch_bounds__(kThreadsMax, 1) attention_combine_kernel(
@@ -65,7 +97,7 @@ __global__ void __launch_bounds__(kThreadsMax, 1) attention_combine_kernel(
   extern __shared__ __align__(16) float shared_accumulators[];
   __shared__ __align__(16) float maxima[kRowWarpsMax];  // of all warps that write the row
   __shared__ __align__(8) std::uint64_t told;
-  __shared__ ContextCounts<false> counts;
+  __shared__ int counts[5];
   const int cluster = static_cast<int>(cluster_size());  // a power of two
   const int row = static_cast<int>(blockIdx.x) >> (31 - __clz(cluster));
   const int width = p.query_heads * p.width;
@@ -74,177 +106,68 @@ __global__ void __launch_bounds__(kThreadsMax, 1) attention_combine_kernel(
   const int sharer = static_cast<int>(threadIdx.x) / threads;
   const int thread = static_cast<int>(threadIdx.x) % threads;
   const int column = static_cast<int>(cluster_rank()) * columns + thread * kVector;
-  const RowExchange exchange{maxima, shared_address(&told), 0, cluster, threads / 32};
+  const int warps = threads / 32;
   const int context = row < p.decodes ? p.context_lengths[row] : 0;
-  if (threadIdx.x == 0) {
-    counts = {};
-    if (out.quantized != nullptr) {
-      mbarrier_init(exchange.told, 1);
-      fence_mbarrier_init();
-      exchange.arm();
-    }
+  if (threadIdx.x < 5) counts[threadIdx.x] = 0;
+  if (threadIdx.x == 0 && out.quantized != nullptr) {
+    mbarrier_init(shared_address(&told), 1);
+    fence_mbarrier_init();
+    mbarrier_arrive_expect_tx(shared_address(&told),
+                              static_cast<std::uint32_t>(cluster * warps) * 4);
   }
   __syncthreads();
   if (out.quantized != nullptr) cluster_arrive();
-  count_contexts(p, row, counts);
-  __syncthreads();
-  const RowWorkTiles work_tiles = row_work_tiles(p, row, counts);
-  const PartialLayout place = partial_layout(p, work_tiles.before, column);
+  const RowWorkTiles work_tiles = count_work_tiles(p, row, counts);
+  const int chunks = chunks_of(p, context);
+  const int head = column / p.width;
+  const int group = p.query_heads / p.kv_heads;
+  const PartialLayout place = partial_layout(p, work_tiles.before, head, group, column);
   const Accumulators accumulators{shared_accumulators + thread, threads, sharer, sharers};
   pdl_begin();
 
-  const int used = add_row(p, work_tiles, context, accumulators, place, slots, column < width);
+  const bool wide = chunks > kCombineAccumulators;
+  const int segments = wide ? (chunks + kSegmentChunks - 1) / kSegmentChunks : chunks;
+  if (work_tiles.kv_tiles) {
+    add_kv_tiles(accumulators, place,
+                 {kv_tiles_of(context), p.chunk_tokens / kKvTileTokens, chunks, segments}, slots,
+                 column < width);
+  } else if (column < width) {
+    const int own = work_tiles.segments;
+    add_work_tiles<1, 6>(accumulators, place, {0, wide ? own : chunks, 0});
+    if (wide)
+      add_work_tiles<kSegmentChunks, 8>(accumulators, place,
+                                        {own, chunks - kSegmentChunks * own, own});
+  }
+  const int accumulators_used = min(segments, kCombineAccumulators);
   __syncthreads();
   const bool writes = sharer == 0 && column < width;
-  RowColumns found;
+  float v[kVector] = {};
+  float largest = 0.0F;
   if (writes) {
     Sums sums;
-    add_accumulators(sums, accumulators, used);
-    found.set(sums, context > 0);
+    add_accumulators(sums, accumulators, accumulators_used);
+    const float sum[kVector] = {sums.v.x, sums.v.y, sums.v.z, sums.v.w};
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      v[i] = context > 0 ? round_bf16(sum[i] / sums.state.total) : 0.0F;
+      largest = fmaxf(largest, fabsf(v[i]));
+    }
+    if (out.values != nullptr)
+      *reinterpret_cast<uint2*>(out.values + row * out.values_stride + column) =
+          make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
   }
-  found.store(out, row, column, writes);
+  if (out.block_quantized != nullptr) {  // a warp has a block
+    const float scale = quant_scale(warp_largest(largest));
+    if (writes) store_block_quantized(out, row, column, v, scale);
+  }
   if (out.quantized == nullptr) return;
   cluster_wait();  // every CTA has begun
   if (sharer != 0) return;
-  const float largest = exchange.largest(found.largest, 0);
-  if (writes) found.store_quantized(out, row, column, largest);
-}
-
-/// Combines a row that is one work tile, or has no context. `first`: of the columns of a thread's
-/// vectors, which are `step` apart. The whole CTA.
-template <int kVectors, typename Largest>
-__device__ __forceinline__ void combine_whole_row(const RowOutputs& out,
-                                                  const Attention& p,
-                                                  const int& row,
-                                                  const int& context,
-                                                  const int& before,
-                                                  const int& first,
-                                                  const int& step,
-                                                  const Largest& row_largest) {
-  const int width = p.query_heads * p.width;
-  Partial only[kVectors]{};
-  if (context > 0) {
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i)
-      if (first + i * step < width)
-        only[i] = load_partial(partial_layout(p, before, first + i * step), 0);
-  }
-  RowColumns found[kVectors];
-  float largest = 0.0F;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const int column = first + i * step;
-    const bool writes = column < width;
-    if (writes && context > 0) {
-      Sums sums;
-      sums.add(only[i].sums, {only[i].state.x, only[i].state.y});
-      found[i].set(sums, true);
-    }
-    found[i].store(out, row, column, writes);
-    largest = fmaxf(largest, found[i].largest);
-  }
-  if (out.quantized == nullptr) return;
-  largest = row_largest(largest);
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i)
-    if (first + i * step < width) found[i].store_quantized(out, row, first + i * step, largest);
-}
-
-/// Combines a row of several work tiles, as attention_combine_kernel() does. A thread has the four
-/// columns from `column` on. The whole CTA.
-template <typename Largest>
-__device__ __forceinline__ void combine_split_row(const RowOutputs& out,
-                                                  const Attention& p,
-                                                  const int& row,
-                                                  const RowWorkTiles& work_tiles,
-                                                  const int& column,
-                                                  float* shared_accumulators,
-                                                  const Largest& row_largest) {
-  const Accumulators accumulators{shared_accumulators + threadIdx.x, static_cast<int>(blockDim.x),
-                                  0, 1};
-  const bool writes = column < p.query_heads * p.width;
-  const PartialLayout place = partial_layout(p, work_tiles.before, column);
-  const int used = add_row(p, work_tiles, p.context_lengths[row], accumulators, place, 0, writes);
-  RowColumns found;
+  largest = row_largest(largest, maxima, told, cluster, warps);
   if (writes) {
-    Sums sums;
-    add_accumulators(sums, accumulators, used);
-    found.set(sums, true);
-  }
-  found.store(out, row, column, writes);
-  if (out.quantized == nullptr) return;
-  const float largest = row_largest(found.largest);
-  if (writes) found.store_quantized(out, row, column, largest);
-}
-
-/// The same for has_many_contexts(). A cluster has kVectors rows that are one work tile: a thread
-/// has kVectors times 4 columns of one, so that all such rows are in flight at once. Then the
-/// clusters take the other rows in turn.
-template <int kVectors>
-__global__ void __launch_bounds__(kManyThreadsMax, 2)
-    attention_combine_many_kernel(const RowOutputs out,
-                                  const __grid_constant__ Attention p,
-                                  int rows) {
-  extern __shared__ __align__(16) float shared_accumulators[];
-  __shared__ __align__(16) float maxima[kRowWarpsMax];
-  __shared__ __align__(8) std::uint64_t told;
-  __shared__ SplitRowExchanges split_exchanges;
-  __shared__ ContextCounts<true> counts;        // of the row that is one work tile
-  __shared__ ContextCounts<true> split_counts;  // of the row that is several
-  __shared__ SplitRows split_rows;
-  const int cluster = static_cast<int>(cluster_size());  // as kVectors, a power of two
-  const int rank = static_cast<int>(cluster_rank());
-  const int clusters = static_cast<int>(gridDim.x) / cluster;
-  const int own = static_cast<int>(blockIdx.x) / cluster;
-  const int ctas = cluster / kVectors;  // of a row that is one work tile
-  const int step = static_cast<int>(blockDim.x) * kVector;
-  const int column = static_cast<int>(threadIdx.x) * kVector;
-  const int first_rank = rank / ctas * ctas;
-  const RowExchange exchange{maxima, shared_address(&told), first_rank, ctas,
-                             static_cast<int>(blockDim.x) / 32};
-  if (threadIdx.x == 0) {
-    counts = {};
-    split_counts = {};
-    if (out.quantized != nullptr) {
-      mbarrier_init(exchange.told, 1);
-      split_exchanges.init();
-      fence_mbarrier_init();
-      exchange.arm();
-      split_exchanges.arm();
-    }
-  }
-  __syncthreads();
-  if (out.quantized != nullptr) cluster_arrive();
-  const int row = own * kVectors + rank / ctas;
-  count_contexts(p, row, counts);
-  __syncthreads();
-  const RowWorkTiles work_tiles = row_work_tiles(p, row, counts);
-  split_rows.list(p, work_tiles.whole_tokens);
-  __syncthreads();
-  int split_row = split_rows.find(p, own);
-  if (split_row >= 0) {
-    count_contexts(p, split_row, split_counts);
-    __syncthreads();
-  }
-  pdl_begin();
-  if (out.quantized != nullptr) cluster_wait();  // every CTA has begun
-
-  const int context = row < p.decodes ? p.context_lengths[row] : 0;
-  if (row < rows && context <= work_tiles.whole_tokens)
-    combine_whole_row<kVectors>(out, p, row, context, work_tiles.before,
-                                (rank - first_rank) * kVectors * step + column, step,
-                                [&](float largest) { return exchange.largest(largest, 0); });
-  for (int turn = 0; split_row >= 0; ++turn) {
-    combine_split_row(out, p, split_row, row_work_tiles(p, split_row, split_counts),
-                      rank * step + column, shared_accumulators,
-                      [&](float largest) { return split_exchanges.largest(largest, turn); });
-    split_row = split_rows.find(p, own + (turn + 1) * clusters);
-    if (split_row < 0) break;
-    __syncthreads();
-    if (threadIdx.x == 0) split_counts = {};
-    __syncthreads();
-    count_contexts(p, split_row, split_counts);
-    __syncthreads();
+    const float scale = quant_scale(largest);
+    if (column == 0) out.scales[row] = scale;
+    store_four_quantized(out.quantized + row * out.quantized_stride + column, v, scale);
   }
 }
 
@@ -267,52 +190,6 @@ __global__ void attention_padding_kernel(const __grid_constant__ Attention p) {
   }
 }
 
-template <int kVectors>
-cudaError_t launch_combine_many(const RowOutputs& out,
-                                const Attention& p,
-                                std::int64_t rows,
-                                const LaunchShape& shape,
-                                cudaStream_t stream) {
-  static PerDevice prepared;
-  const cudaError_t ready = prepared.once([] {
-    return allow_dynamic_shared_memory(attention_combine_many_kernel<kVectors>, kManySharedMax);
-  });
-  if (ready != cudaSuccess) return ready;
-  return launch_kernel(attention_combine_many_kernel<kVectors>, shape, stream, out, p,
-                       static_cast<int>(rows));
-}
-
-/// As many clusters as are resident at once, or more if they cannot hold all rows, at the fewest
-/// columns a thread with which they can.
-cudaError_t launch_combine_many(const RowOutputs& out,
-                                const Attention& p,
-                                std::int64_t rows,
-                                cudaStream_t stream) {
-  static PerDevice resident;
-  const int widest = resident.number([] {
-    return resident_clusters(attention_combine_many_kernel<kCluster>, kCluster, kManyThreadsMax,
-                             kManySharedMax);
-  });
-  const int width = p.query_heads * p.width;
-  const int cluster = cluster_of_many(p, rows, width);
-  const int threads = columns_of_cta(width, cluster) / kVector;
-  const std::int64_t fit =
-      std::max(widest, 1) * (kCluster / cluster) * std::max(kManyThreadsMax / threads, 1);
-  const int vectors = std::min(fit * 2 >= rows ? 2 : fit * 4 >= rows ? 4 : 8, cluster);
-  const std::int64_t clusters = std::max(std::min(fit, rows), (rows + vectors - 1) / vectors);
-  const LaunchShape shape{
-      dim3(static_cast<unsigned>(clusters * cluster)), dim3(static_cast<unsigned>(threads)),
-      static_cast<std::size_t>(threads * kCombineAccumulators * kSlotBytes), cluster};
-  switch (vectors) {
-    case 2:
-      return launch_combine_many<2>(out, p, rows, shape, stream);
-    case 4:
-      return launch_combine_many<4>(out, p, rows, shape, stream);
-    default:
-      return launch_combine_many<8>(out, p, rows, shape, stream);
-  }
-}
-
 }  // namespace
 
 bool attention_combine_supports(const RowOutputs& out, std::int64_t width) {
@@ -323,7 +200,7 @@ cudaError_t launch_attention_combine(const RowOutputs& out,
                                      const Attention& p,
                                      std::int64_t rows,
                                      cudaStream_t stream) {
-  if (has_many_contexts(p)) return launch_combine_many(out, p, rows, stream);
+  if (has_many_contexts(p)) return launch_attention_combine_many(out, p, rows, stream);
   // kv_heads * kChunkThreads are enough for a CTA's columns, kChunkSlots / kv_heads chunks a row.
   constexpr int kChunkSlots = 96;
   constexpr int kChunkThreads = 16 * 128 / kCluster / kVector;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps of attention_combine.cu: which partial sums are a row's, how threads add them to the
-// row's eight accumulators, and how a cluster finds the row's largest value.
+// What attention_combine.cu and attention_combine_many.cu share: which clusters combine a row, and
+// how threads add its partial sums to the row's eight accumulators.
 #pragma once
 
 #include "cuda/attention/attention_split_kv.cuh"
@@ -12,7 +12,6 @@ constexpr int kCluster = 8;
 constexpr int kClusterMax = 16;  // of few rows
 constexpr int kVector = 4;
 constexpr int kThreadsMax = 768;
-constexpr int kManyThreadsMax = 384;  // has_many_contexts()
 
 /// Columns of one CTA: whole quantisation blocks.
 constexpr int columns_of_cta(int width, int cluster) {
@@ -23,6 +22,37 @@ static_assert(columns_of_cta(kCombineWidthMax, kCluster) / kVector <= kThreadsMa
 /// Warps that write a row.
 constexpr int kRowWarpsMax = kCombineWidthMax / kVector / 32 + kClusterMax;
 static_assert(kQuantColumns == 32 * kVector);  // a warp has whole blocks
+
+/// Bytes of one accumulator of a thread.
+constexpr int kSlotBytes = (kVector + 2) * static_cast<int>(sizeof(float));
+
+/// Whether all `ctas` of `threads` are resident at once. An eighth of the SMs is left out, since
+/// the CTAs of a cluster must lie on SMs of one GPC.
+inline bool are_resident(const Attention& p, std::int64_t ctas, int threads) {
+  constexpr int kRegisters = 65536 / kThreadsMax / 8 * 8;  // that a thread may have
+  return ctas <= 65536 / (kRegisters * threads) * (p.multiprocessors - p.multiprocessors / 8);
+}
+
+/// CTAs of a row where rows are many: fewer than kCluster if some of these would have no columns,
+/// or not all be resident at once.
+inline int cluster_of_many(const Attention& p, std::int64_t rows, int width) {
+  constexpr int kLeast = 2;
+  int cluster = kCluster;
+  while (cluster > kLeast) {
+    const int columns = columns_of_cta(width, cluster);
+    const bool suits =
+        columns * cluster < width + columns && are_resident(p, rows * cluster, columns / kVector);
+    if (suits || columns_of_cta(width, cluster / 2) / kVector > kThreadsMax / 2) break;
+    cluster /= 2;
+  }
+  return cluster;
+}
+
+/// launch_attention_combine() for has_many_contexts().
+cudaError_t launch_attention_combine_many(const RowOutputs& out,
+                                          const Attention& p,
+                                          std::int64_t rows,
+                                          cudaStream_t stream);
 
 struct Sums {
   float4 v = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
@@ -213,110 +243,6 @@ __device__ __forceinline__ void add_kv_tiles(const Accumulators& accumulators,
   }
 }
 
-/// How the step's contexts are split, and how many work tiles come before the row's.
-struct RowWorkTiles {
-  bool kv_tiles;
-  int whole_tokens;  // a context of up to so many is one work tile, any longer one several
-  int segments;      // of the row that are work tiles
-  int before;
-};
-
-/// What the CTA adds up of the contexts, in shared memory. Zeros at first.
-template <bool kMany>
-struct ContextCounts {
-  int chunks;
-  int chunks_before;  // before the row, as all that follow
-  int kv_tiles_before;
-  int segments;
-  int segments_before;
-};
-template <>
-struct ContextCounts<true> : ContextCounts<false> {
-  int contexts_before;  // as work tiles where short ones are whole
-  ContextSums sums;
-};
-
-/// Adds to `counts`. All threads.
-template <bool kMany>
-static __device__ void count_contexts(const Attention& p, int row, ContextCounts<kMany>& counts) {
-  int chunks = 0;
-  int chunks_before = 0;
-  int kv_tiles_before = 0;
-  int segments = 0;
-  int segments_before = 0;
-  int contexts_before = 0;
-  for (int sequence = static_cast<int>(threadIdx.x); sequence < p.decodes;
-       sequence += static_cast<int>(blockDim.x)) {
-    const int context = p.context_lengths[sequence];
-    chunks += chunks_of(p, context);
-    segments += wide_segments_of(p, context);
-    if (sequence >= row) continue;
-    chunks_before += chunks_of(p, context);
-    kv_tiles_before += kv_tiles_of(context);
-    segments_before += wide_segments_of(p, context);
-    if (kMany && context > 0) contexts_before += is_short(p, context) ? 1 : chunks_of(p, context);
-  }
-  if (chunks != 0) atomicAdd(&counts.chunks, chunks);
-  if (chunks_before != 0) atomicAdd(&counts.chunks_before, chunks_before);
-  if (kv_tiles_before != 0) atomicAdd(&counts.kv_tiles_before, kv_tiles_before);
-  if (segments != 0) atomicAdd(&counts.segments, segments);
-  if (segments_before != 0) atomicAdd(&counts.segments_before, segments_before);
-  if constexpr (kMany) {
-    if (contexts_before != 0) atomicAdd(&counts.contexts_before, contexts_before);
-    const ContextSums sums = sum_contexts_of_thread(p, static_cast<int>(blockDim.x));
-    if (sums.all == 0) return;
-    atomicAdd(&counts.sums.all, sums.all);
-    atomicAdd(&counts.sums.of_short, sums.of_short);
-    atomicMax(&counts.sums.fullest, sums.fullest);
-  }
-}
-
-/// What follows from `counts` once all threads have added.
-template <bool kMany>
-static __device__ RowWorkTiles row_work_tiles(const Attention& p,
-                                              int row,
-                                              const ContextCounts<kMany>& counts) {
-  if (splits_into_kv_tiles(p, counts.chunks))
-    return {true, kKvTileTokens, 0, counts.kv_tiles_before};
-  if constexpr (kMany)
-    if (keeps_contexts_whole(p, counts.chunks, counts.sums))
-      return {false, kCombineAccumulators * p.chunk_tokens, 0, counts.contexts_before};
-  const int work_tiles = segment_work_tiles(p, counts.segments);
-  const int before = min(counts.segments_before, work_tiles);
-  const int own = row < p.decodes ? wide_segments_of(p, p.context_lengths[row]) : 0;
-  return {false, p.chunk_tokens, min(own, work_tiles - before),
-          counts.chunks_before - (kSegmentChunks - 1) * before};
-}
-
-/// The rows whose contexts are several work tiles: a bit each.
-struct SplitRows {
-  std::uint32_t words[kSequencesMax / 32];
-
-  /// All threads; the caller synchronises.
-  __device__ __forceinline__ void list(const Attention& p, const int& whole_tokens) {
-    for (int sequence = static_cast<int>(threadIdx.x); sequence < (p.decodes + 31) / 32 * 32;
-         sequence += static_cast<int>(blockDim.x)) {
-      const bool split = sequence < p.decodes && p.context_lengths[sequence] > whole_tokens;
-      const std::uint32_t word = __ballot_sync(0xFFFFFFFFU, split);
-      if (sequence % 32 == 0) words[sequence / 32] = word;
-    }
-  }
-  /// The row that comes as number `index`, or -1.
-  [[nodiscard]] __device__ __forceinline__ int find(const Attention& p, int index) const {
-    for (int first = 0; first < p.decodes; first += 32) {
-      const std::uint32_t word = words[first / 32];
-      if (index >= __popc(word)) {
-        index -= __popc(word);
-        continue;
-      }
-      std::uint32_t left = word;
-      for (; index > 0; --index) left &= left - 1;
-      return first + __ffs(static_cast<int>(left)) - 1;
-    }
-    return -1;
-  }
-};
-
 __device__ __forceinline__ void store_four_quantized(std::uint8_t* to,
                                                      const float (&v)[kVector],
                                                      float scale) {
@@ -336,12 +262,11 @@ __device__ __forceinline__ void store_block_quantized(const RowOutputs& out,
   store_four_quantized(out.block_quantized + row * out.block_quantized_stride + column, v, scale);
 }
 
-/// Where the work tiles of a row, `before` others before them, hold column `column`.
-__device__ __forceinline__ PartialLayout partial_layout(const Attention& p,
-                                                        const int& before,
-                                                        const int& column) {
-  const int head = column / p.width;
-  const int group = p.query_heads / p.kv_heads;
+/// Where the work tiles of a row, `before` others before them, hold column `column`, which is one
+/// of head
+/// `head`'s.
+__device__ __forceinline__ PartialLayout partial_layout(
+    const Attention& p, const int& before, const int& head, const int& group, const int& column) {
   PartialLayout place;
   place.work_tile = static_cast<std::uint32_t>(p.kv_heads * work_tile_floats(group, p.width));
   place.first = p.partial + static_cast<std::int64_t>(before) * place.work_tile +
@@ -361,123 +286,4 @@ __device__ __forceinline__ void add_accumulators(Sums& sums,
   }
 }
 
-/// How the CTAs that share a row tell each other its largest value: each warp sends its own to
-/// every one of them (st.async, 4 bytes) and waits for those of the others.
-struct RowExchange {
-  float* maxima;       // [CTAs, warps], of all
-  std::uint32_t told;  // mbarrier
-  int first;           // rank of the first of the CTAs in their cluster
-  int ctas;
-  int warps;  // of a CTA that write the row
-
-  /// One thread, before each exchange.
-  __device__ __forceinline__ void arm() const {
-    mbarrier_arrive_expect_tx(told, static_cast<std::uint32_t>(ctas * warps) * 4);
-  }
-  /// The row's largest magnitude. All `warps`. `parity`: of how often it was called before.
-  __device__ __forceinline__ float largest(float of_thread, std::uint32_t parity) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    float found = warp_largest(of_thread);
-    if (lane < ctas) {
-      const auto to = static_cast<std::uint32_t>(first + lane);
-      const int place =
-          (static_cast<int>(cluster_rank()) - first) * warps + static_cast<int>(threadIdx.x) / 32;
-      st_async(map_shared_rank(shared_address(maxima + place), to), found,
-               map_shared_rank(told, to));
-    }
-    mbarrier_wait_cluster(told, parity);
-    for (int i = lane; i < ctas * warps; i += 32) found = fmaxf(found, maxima[i]);
-    return warp_largest(found);
-  }
-};
-
-/// The exchanges of rows that all CTAs of a cluster share one after another. Two take turns: before
-/// a CTA sends for the next row but one, every warp of the others has sent for the next, so it is
-/// done with this one.
-struct SplitRowExchanges {
-  alignas(16) float maxima[2][kRowWarpsMax];
-  std::uint64_t told[2];
-
-  /// Of the row that comes as number `turn`.
-  [[nodiscard]] __device__ __forceinline__ RowExchange exchange(int turn) {
-    return {maxima[turn % 2], shared_address(&told[turn % 2]), 0, static_cast<int>(cluster_size()),
-            static_cast<int>(blockDim.x) / 32};
-  }
-  /// One thread each: before the barriers' fence, and behind it.
-  __device__ __forceinline__ void init() {
-    for (std::uint64_t& barrier : told) mbarrier_init(shared_address(&barrier), 1);
-  }
-  __device__ __forceinline__ void arm() {
-    for (int i = 0; i < 2; ++i) exchange(i).arm();
-  }
-  __device__ __forceinline__ float largest(float of_thread, int turn) {
-    const RowExchange of_row = exchange(turn);
-    const float found = of_row.largest(of_thread, static_cast<std::uint32_t>(turn / 2 % 2));
-    if (threadIdx.x == 0) of_row.arm();
-    return found;
-  }
-};
-
-/// Combines this thread's partial sums of a row to its accumulators. The whole CTA; `used` is false
-/// for columns beyond the row's. Returns how many accumulators the row has.
-__device__ __forceinline__ int add_row(const Attention& p,
-                                       const RowWorkTiles& work_tiles,
-                                       const int& context,
-                                       const Accumulators& accumulators,
-                                       const PartialLayout& place,
-                                       const int& slots,
-                                       const bool& used) {
-  const int chunks = chunks_of(p, context);
-  const bool wide = chunks > kCombineAccumulators;
-  const int segments = wide ? (chunks + kSegmentChunks - 1) / kSegmentChunks : chunks;
-  if (work_tiles.kv_tiles) {
-    add_kv_tiles(accumulators, place,
-                 {kv_tiles_of(context), p.chunk_tokens / kKvTileTokens, chunks, segments}, slots,
-                 used);
-  } else if (used) {
-    const int own = work_tiles.segments;
-    add_work_tiles<1, 6>(accumulators, place, {0, wide ? own : chunks, 0});
-    if (wide)
-      add_work_tiles<kSegmentChunks, 8>(accumulators, place,
-                                        {own, chunks - kSegmentChunks * own, own});
-  }
-  return min(segments, kCombineAccumulators);
-}
-
-/// Four columns of a row, rounded to bf16, and their largest magnitude.
-struct RowColumns {
-  float v[kVector] = {};
-  float largest = 0.0F;
-
-  __device__ __forceinline__ void set(const Sums& sums, const bool& has_context) {
-    const float sum[kVector] = {sums.v.x, sums.v.y, sums.v.z, sums.v.w};
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      v[i] = has_context ? round_bf16(sum[i] / sums.state.total) : 0.0F;
-      largest = fmaxf(largest, fabsf(v[i]));
-    }
-  }
-  /// Stores what needs nothing of other columns but a warp's. `writes`: this thread has columns.
-  __device__ __forceinline__ void store(const RowOutputs& out,
-                                        const int& row,
-                                        const int& column,
-                                        const bool& writes) const {
-    if (writes && out.values != nullptr)
-      *reinterpret_cast<uint2*>(out.values + row * out.values_stride + column) =
-          make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
-    if (out.block_quantized != nullptr) {  // a warp has a block
-      const float scale = quant_scale(warp_largest(largest));
-      if (writes) store_block_quantized(out, row, column, v, scale);
-    }
-  }
-  /// Stores FP8 with a scale a row.
-  __device__ __forceinline__ void store_quantized(const RowOutputs& out,
-                                                  const int& row,
-                                                  const int& column,
-                                                  const float& row_largest) const {
-    const float scale = quant_scale(row_largest);
-    if (column == 0) out.scales[row] = scale;
-    store_four_quantized(out.quantized + row * out.quantized_stride + column, v, scale);
-  }
-};
 }  // namespace koho::cuda

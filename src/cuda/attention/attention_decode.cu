@@ -84,8 +84,9 @@ cudaError_t launch_decode(const Attention& p, cudaStream_t stream) {
 
 template <int kWidth, bool kFp8>
 cudaError_t launch_decode(const Attention& p, cudaStream_t stream) {
-  return has_many_contexts(p) ? launch_decode<kWidth, kFp8, true>(p, stream)
-                              : launch_decode<kWidth, kFp8, false>(p, stream);
+  return has_many_contexts(p)
+             ? launch_decode<kWidth, kFp8, true>(with_context_work_tiles(p), stream)
+             : launch_decode<kWidth, kFp8, false>(p, stream);
 }
 
 }  // namespace
@@ -108,8 +109,9 @@ std::int64_t attention_partial_floats(const SplitKvShape& sums) {
   const std::int64_t work_tiles = chunks > kTileSplitChunksMax
                                       ? std::max(chunks, kTileSplitChunksMax * kv_tiles_each)
                                       : chunks * kv_tiles_each;
-  return work_tiles * work_tile_floats(static_cast<int>(sums.query_heads / sums.kv_heads),
-                                       static_cast<int>(sums.width));
+  const std::int64_t listed = sums.decodes * (sizeof(ContextWorkTiles) / sizeof(float));
+  return listed + work_tiles * work_tile_floats(static_cast<int>(sums.query_heads / sums.kv_heads),
+                                                static_cast<int>(sums.width));
 }
 
 cudaError_t launch_attention_decode(const Attention& p, cudaStream_t stream) {

@@ -149,6 +149,10 @@ __device__ void produce(const Attention& p,
     }
   }
   wait();
+  if constexpr (kMany)  // NOTE: behind the wait, the last step's list has been read
+    store_context_work_tiles(p, work_tiles,
+                             static_cast<int>(blockIdx.x) + lane * static_cast<int>(gridDim.x),
+                             32 * static_cast<int>(gridDim.x));
 }
 
 }  // namespace koho::cuda::decode

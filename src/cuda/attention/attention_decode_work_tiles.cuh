@@ -165,6 +165,18 @@ __device__ void list_work_tiles(const Attention& p, WorkTiles& work_tiles) {
   __syncthreads();
 }
 
+/// Lists those of every `step`-th sequence from `first` on.
+__device__ __forceinline__ void store_context_work_tiles(const Attention& p,
+                                                         const WorkTiles& work_tiles,
+                                                         int first,
+                                                         int step) {
+  for (int sequence = first; sequence < p.decodes; sequence += step)
+    p.context_work_tiles[sequence] = {
+        work_tiles.all_before(sequence),
+        work_tiles.segments_before[sequence + 1] - work_tiles.segments_before[sequence],
+        work_tiles.tokens, p.context_lengths[sequence]};
+}
+
 /// The last sequence with `before(sequence)` <= `part`.
 template <typename Before>
 __device__ __forceinline__ int find_sequence(const Attention& p, int part, const Before& before) {

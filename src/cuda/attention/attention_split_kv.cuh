@@ -89,15 +89,29 @@ __device__ __forceinline__ ContextSums sum_contexts_of_thread(const Attention& p
   return sums;
 }
 /// Of a step with many contexts: whether the short ones are a work tile each, and wide ones chunks.
-/// So it is if the fullest CTA has little more than the others: a quarter of a CTA's KV tiles over
-/// e4m3 pages, where it would end so much later; half over bf16 pages, since the memory then serves
-/// it faster.
+/// So it is if the fullest CTA has little more than the others: half of a CTA's KV tiles, since the
+/// memory then serves it faster.
 __device__ __forceinline__ bool keeps_contexts_whole(const Attention& p,
                                                      int chunks,
                                                      const ContextSums& sums) {
   if (splits_into_kv_tiles(p, chunks) || chunks > kCombineAccumulators * p.decodes) return false;
   const int excess = sums.fullest * context_columns(p) - sums.of_short;
-  return (p.k_scales != nullptr ? 4 : 2) * excess <= sums.all;
+  return 2 * excess <= sums.all;
+}
+
+/// Of a context of a step with many: which work tiles are its own. attention_decode.cu lists them
+/// for attention_combine_many.cu.
+struct alignas(16) ContextWorkTiles {
+  int before;    // work tiles of the contexts before it, per kv head
+  int segments;  // of its work tiles
+  int tokens;    // a context of up to so many is one work tile, any longer one several
+  int context;
+};
+/// The same parameters with the list in front of the partial sums.
+inline Attention with_context_work_tiles(Attention p) {
+  p.context_work_tiles = reinterpret_cast<ContextWorkTiles*>(p.partial);
+  p.partial += static_cast<std::int64_t>(p.decodes) * (sizeof(ContextWorkTiles) / sizeof(float));
+  return p;
 }
 
 /// Wide segments of a context that are whole: what is left of it is combined from chunks.
