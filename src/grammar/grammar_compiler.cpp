@@ -67,6 +67,8 @@ class GrammarCompiler::Pool {
         vocabulary_size_(vocabulary),
         limits_(limits),
         cache_(limits.cache_bytes_max) {
+    // Each adapter has a part of them.
+    limits_.parts_bytes_max /= static_cast<std::size_t>(limits.threads);
     for (std::int32_t i = 0; i < limits.threads; ++i) threads_.emplace_back([this] { work(); });
   }
 
@@ -79,6 +81,13 @@ class GrammarCompiler::Pool {
     for (std::thread& thread : threads_) thread.join();
     for (Job& job : jobs_)
       job.done(make_error(ErrorCode::unavailable, "the grammar compiler is shutting down"));
+  }
+
+  Grammar find(const std::string& key) {
+    const std::lock_guard lock(mutex_);
+    Grammar known = cache_.find(key);
+    if (known) ++statistics_.cache_hits;
+    return known;
   }
 
   void compile(Constraint constraint, Done done) {
@@ -121,7 +130,6 @@ class GrammarCompiler::Pool {
   };
 
   void work() {
-    std::unique_ptr<XgrammarAdapter> adapter;
     std::unique_lock lock(mutex_);
     while (true) {
       arrived_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
@@ -129,6 +137,11 @@ class GrammarCompiler::Pool {
       Job job = std::move(jobs_.front());
       jobs_.pop_front();
       Grammar known = cache_.find(job.key);  // compiled while this job waited
+      std::unique_ptr<XgrammarAdapter> adapter;
+      if (!known && !idle_.empty()) {
+        adapter = std::move(idle_.back());
+        idle_.pop_back();
+      }
       lock.unlock();
       if (known) {
         job.done(std::move(known));
@@ -142,6 +155,7 @@ class GrammarCompiler::Pool {
       ++(made.ok() ? statistics_.compiled : statistics_.refused);
       statistics_.compile_us += std::chrono::duration_cast<std::chrono::microseconds>(took).count();
       if (made.ok()) cache_.insert(job.key, *made);
+      if (adapter) idle_.push_back(std::move(adapter));
       lock.unlock();
       job.done(std::move(made));
       job = {};
@@ -171,6 +185,8 @@ class GrammarCompiler::Pool {
   mutable std::mutex mutex_;
   std::condition_variable arrived_;
   std::deque<Job> jobs_;
+  /// The last one was used last: compilations that follow each other find its parts of grammars.
+  std::vector<std::unique_ptr<XgrammarAdapter>> idle_;
   Cache cache_;
   GrammarStatistics statistics_;
   bool stopping_ = false;
@@ -186,6 +202,10 @@ GrammarCompiler::~GrammarCompiler() = default;
 
 void GrammarCompiler::compile(Constraint constraint, Done done) {
   pool_->compile(std::move(constraint), std::move(done));
+}
+
+GrammarCompiler::Grammar GrammarCompiler::find(const Constraint& constraint) {
+  return pool_->find(cache_key(constraint));
 }
 
 Result<GrammarCompiler::Grammar> GrammarCompiler::compile(Constraint constraint) {

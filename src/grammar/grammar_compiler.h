@@ -27,10 +27,9 @@ struct GrammarLimits {
   std::int64_t step_us_max = 50'000;            // processor time of one call of a Matcher
   std::size_t step_bytes_max = 256UL << 20U;
   std::size_t cache_bytes_max = 256UL << 20U;  // of the cached grammars
-  std::size_t parts_bytes_max = 128UL
-                                << 20U;  // per thread: parts of grammars that other schemas reuse
-  std::int32_t threads = 1;
-  std::int32_t queue_max = 256;  // waiting compilations
+  std::size_t parts_bytes_max = 128UL << 20U;  // parts of grammars that other schemas reuse
+  std::int32_t threads = 2;                    // compilations at once
+  std::int32_t queue_max = 256;                // waiting compilations
   /// Longest run of white space in JSON: without a bound a model may never stop writing it.
   std::int32_t whitespace_max = 32;
   /// LengthTracker counts the characters of bounded strings (string_lengths.h) instead of the
@@ -66,7 +65,9 @@ class GrammarCompiler {
   /// constraint.h; resource_exhausted: queue_max compilations are waiting; unavailable: shutting
   /// down.
   void compile(Constraint constraint, Done done);
-  /// The same, but blocks until the grammar is ready. Not for threads that serve several requests.
+  /// The grammar if the cache has it, else null.
+  Grammar find(const Constraint& constraint);
+  /// compile(), but blocks until the grammar is ready. Not for threads that serve several requests.
   Result<Grammar> compile(Constraint constraint);
 
   GrammarStatistics statistics() const;

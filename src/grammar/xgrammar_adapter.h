@@ -16,8 +16,8 @@
 
 namespace koho {
 
-/// The compiler of one thread: the vocabulary, and a cache of compiled parts of grammars. Grammars
-/// may outlive it. Threads: one at a time.
+/// Compiles one grammar at a time: the vocabulary, and a cache of compiled parts of grammars.
+/// Grammars may outlive it. Threads: one at a time.
 class XgrammarAdapter {
  public:
   /// The tokens in xgrammar's representation, and what is derived from them. Built once, shared by

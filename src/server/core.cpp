@@ -9,6 +9,7 @@
 
 #include "base/json_writer.h"
 #include "base/log.h"
+#include "grammar/grammar_compiler.h"
 #include "server/generation_job.h"
 #include "server/handlers.h"
 
@@ -16,6 +17,9 @@ namespace koho::server {
 namespace {
 
 constexpr std::size_t kPoolQueueMax = 8192;  // of which one client has half
+/// There is one more, for those who used little: no grammar waits for two of another client.
+constexpr std::int32_t kGrammarThreads = 1;
+static_assert(GrammarLimits{}.threads == kGrammarThreads + 1);
 constexpr std::size_t kPendingAbortsMax = 1024;
 constexpr std::size_t kUnknownNamesMax = 64;  // no more are logged
 
@@ -42,6 +46,7 @@ Core::Core(ServerSettings settings, const Clock& clock)
           std::make_shared<ClientShares>(2 * static_cast<std::int64_t>(settings_.connections_max))),
       api_keys_(std::make_shared<const ApiKeys>(settings_.api_keys, ApiKeys())),
       waiting_for_("the model"),
+      grammar_pool_(kGrammarThreads, kPoolQueueMax, clock),
       pool_(settings_.text_threads, kPoolQueueMax, clock) {
   for (const Route& route : routes()) responses_.try_emplace(std::string(route.path));
   responses_.try_emplace("refused");

@@ -37,9 +37,12 @@ class GenerationJob;
 struct ServedModel {
   Engine& engine;
   api::Model model;
-  /// Compiles a constraint into a request; empty: constraints are not supported. A pool thread
-  /// calls it.
-  std::function<Status(const Constraint& constraint, Request& request)> constrain{};
+  using Grammar = std::shared_ptr<const CompiledGrammar>;
+  /// For Request::grammar; empty: constraints are not supported. A thread of grammar_pool() calls
+  /// it.
+  std::function<Result<Grammar>(const Constraint& constraint)> compile_grammar{};
+  /// What was compiled before, or null; it does not wait. Empty: always null.
+  std::function<Grammar(const Constraint& constraint)> find_grammar{};
   std::string server_info{};  // for /server_info: members of a JSON object, or ""
 };
 
@@ -76,6 +79,8 @@ class Core {
   Counters& counters() { return counters_; }
   const Counters& counters() const { return counters_; }
   WorkPool& pool() { return pool_; }
+  /// Compiles grammars, one of each client at a time.
+  WorkPool& grammar_pool() { return grammar_pool_; }
   BodyBudget& bodies() { return bodies_; }
   /// Bytes of answers that their clients do not read.
   BodyBudget& unread_answers() { return unread_answers_; }
@@ -183,7 +188,8 @@ class Core {
   };
   std::vector<PendingAbort> pending_aborts_;  // empty while no body is being read
   std::vector<std::string> unknown_seen_;     // names that were logged
-  WorkPool pool_;                             // last: its threads end first
+  WorkPool grammar_pool_;
+  WorkPool pool_;  // the pools are last: their threads end first, and this one's use the other
 };
 
 }  // namespace koho::server

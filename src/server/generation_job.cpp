@@ -52,8 +52,7 @@ void GenerationJob::start(std::string body) {
   }
   if (refused_) {
     end_reading({});
-    prepared_.store(true, std::memory_order_release);
-    setup_.wake();
+    end_preparing();
     return;
   }
   if (body.size() <= core_.settings().inline_body_bytes) {
@@ -71,8 +70,7 @@ void GenerationJob::start(std::string body) {
       .param = {},
       .message = "the server is overloaded: too many large requests wait to be parsed; retry later",
       .retry_after_s = 1};
-  prepared_.store(true, std::memory_order_release);
-  setup_.wake();
+  end_preparing();
 }
 
 /// Tells the core that the body is read; `name` is the body's request_id, or "".
@@ -85,50 +83,58 @@ void GenerationJob::end_reading(const std::string& name) {
 }
 
 void GenerationJob::prepare(std::string& body) {
-  const auto cancelled = [this] { return abandoned_.load() || aborted_.load(); };
-  if (!cancelled()) refused_ = read(body);
+  if (!is_cancelled()) refused_ = read(body);
   end_reading({});
-  const bool compiles = !refused_ && request_.constraint.has_value() && !cancelled();
-  const auto done = [self = shared_from_this()] {
-    self->prepared_.store(true, std::memory_order_release);
-    self->setup_.wake();
-  };
-  if (!compiles) {
-    done();
+  if (refused_ || !request_.constraint || is_cancelled() || find_grammar()) {
+    end_preparing();
     return;
   }
-  const auto compile = [self = shared_from_this(), done] {
-    GenerationJob& job = *self;
-    for (Request& one : job.request_.requests) {
-      // It may have waited: the grammars of those that left would hold up the client's next ones.
-      if (job.abandoned_.load() || job.aborted_.load()) break;
-      const Status status =
-          job.setup_.serving->constrain
-              ? job.setup_.serving->constrain(*job.request_.constraint, one)
-              : Status(make_error(ErrorCode::unsupported,
-                                  "structured outputs need a model with a tokenizer.json"));
-      if (status.ok()) continue;
-      ApiError error = api::to_api_error(status.error());
-      const bool of_union = job.request_.constraint->kind == Constraint::Kind::union_of;
-      error.param = of_union && !status.error().field.empty() ? status.error().field
-                                                              : job.request_.constraint_field;
-      // Anthropic's errors have no member for the field, so the message names it.
-      if (api::error_style(job.setup_.endpoint->path) == api::ErrorStyle::anthropic)
-        error.message = fmt::format("{}: {}", error.param, error.message);
-      if (is_grammar_error(status.error())) error.code = error_reason_name(status.error().reason);
-      job.refused_ = std::move(error);
-      break;
-    }
-    done();
-  };
-  if (core_.pool().submit(client(), compile)) return;
+  if (core_.grammar_pool().submit(client(), [self = shared_from_this()] {
+        // It may have waited: the grammars of those that left would hold up the client's next ones.
+        if (!self->is_cancelled()) self->refused_ = self->compile_grammar();
+        self->end_preparing();
+      }))
+    return;
   refused_ = ApiError{
       .status = 503,
       .code = "service_unavailable",
       .param = {},
       .message = "the server is overloaded: too many grammars wait to be compiled; retry later",
       .retry_after_s = 1};
-  done();
+  end_preparing();
+}
+
+void GenerationJob::end_preparing() {
+  prepared_.store(true, std::memory_order_release);
+  setup_.wake();
+}
+
+/// Whether the grammar was there: all prompts have it.
+bool GenerationJob::find_grammar() {
+  if (!setup_.serving->find_grammar) return false;
+  const auto grammar = setup_.serving->find_grammar(*request_.constraint);
+  for (Request& one : request_.requests) one.grammar = grammar;
+  return grammar != nullptr;
+}
+
+std::optional<ApiError> GenerationJob::compile_grammar() {
+  if (!setup_.serving->compile_grammar)
+    return api::to_api_error(make_error(ErrorCode::unsupported,
+                                        "structured outputs need a model with a tokenizer.json"));
+  const auto grammar = setup_.serving->compile_grammar(*request_.constraint);
+  if (grammar.ok()) {
+    for (Request& one : request_.requests) one.grammar = *grammar;
+    return {};
+  }
+  ApiError error = api::to_api_error(grammar.error());
+  const bool of_union = request_.constraint->kind == Constraint::Kind::union_of;
+  error.param = of_union && !grammar.error().field.empty() ? grammar.error().field
+                                                           : request_.constraint_field;
+  // Anthropic's errors have no member for the field, so the message names it.
+  if (api::error_style(setup_.endpoint->path) == api::ErrorStyle::anthropic)
+    error.message = fmt::format("{}: {}", error.param, error.message);
+  if (is_grammar_error(grammar.error())) error.code = error_reason_name(grammar.error().reason);
+  return error;
 }
 
 /// Reads the body, and frees its memory as soon as its tree is made.

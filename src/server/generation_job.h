@@ -93,6 +93,10 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   enum class Stage : std::uint8_t { preparing, prepared, scoring, running, over };
 
   void prepare(std::string& body);
+  void end_preparing();
+  bool is_cancelled() const { return abandoned_.load() || aborted_.load(); }
+  bool find_grammar();
+  std::optional<api::ApiError> compile_grammar();
   void end_reading(const std::string& name);
   std::optional<api::ApiError> read(std::string& body);
   /// Charges prompts and answers to the key, or refuses.

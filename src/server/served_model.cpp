@@ -32,11 +32,14 @@ ServedModel served_model_of(Runtime& runtime, std::vector<std::string> names) {
   model.defaults = runtime.default_request();
   model.limits = runtime.engine().limits();
   ServedModel serving{.engine = runtime.engine(), .model = std::move(model)};
-  if (runtime.text() != nullptr)
-    serving.constrain = [&runtime](const Constraint& constraint, Request& request) -> Status {
-      KOHO_TRY_ASSIGN(request.grammar, runtime.grammars().compile(constraint));
-      return {};
+  if (runtime.text() != nullptr) {
+    serving.compile_grammar = [&runtime](const Constraint& constraint) {
+      return runtime.grammars().compile(constraint);
     };
+    serving.find_grammar = [&runtime](const Constraint& constraint) {
+      return runtime.grammars().find(constraint);
+    };
+  }
   serving.server_info =
       fmt::format(R"("ranks":{},"kv_bytes":{},"kv_bytes_per_token":{},"load_seconds":{:.3f})",
                   runtime.options().ranks, runtime.sizes().kv_bytes,

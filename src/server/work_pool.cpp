@@ -83,6 +83,10 @@ void WorkPool::run() {
     lock.lock();
     --taken.running;
     --running_;
+    // Those that came while it worked have their turn before its next one.
+    if (const auto turn_again = std::ranges::find(turns_, client->first);
+        turn_again != turns_.end())
+      std::rotate(turn_again, turn_again + 1, turns_.end());
     taken.even_us =
         std::clamp(taken.even_us, began_us, began_us + kLateUs) + kQuarter * (now_us - began_us);
     std::erase_if(clients_, [&](const auto& one) {

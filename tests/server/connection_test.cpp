@@ -138,13 +138,14 @@ TEST(Connection, ARequestHasTheIdItsClientGaveIt) {
 }
 
 /// Blocks both threads of a pool, one of which is for other clients, until release().
-class HeldPool {
+class HeldPools {
  public:
-  explicit HeldPool(WorkPool& pool) {
+  explicit HeldPools(Core& core) {
     const auto wait = [released = released_->get_future().share()] { released.wait(); };
-    for (const std::uint64_t client : {0U, 1U}) EXPECT_TRUE(pool.submit(client, wait));
+    for (WorkPool* pool : {&core.pool(), &core.grammar_pool()})
+      for (const std::uint64_t client : {0U, 1U}) EXPECT_TRUE(pool->submit(client, wait));
   }
-  ~HeldPool() { release(); }
+  ~HeldPools() { release(); }
   void release() {
     if (!std::exchange(is_released_, true)) released_->set_value();
   }
@@ -164,9 +165,9 @@ TEST(Connection, ARequestIsAbortedByTheNameInItsBodyBeforeItRuns) {
   for (const auto& [fields, status] :
        // First case: the body waits to be parsed. Second: the grammar waits to be compiled.
        {std::pair{R"(,"user":"u","ignored":")" + long_text + '"', "pending"},
-        std::pair{std::string(R"(,"structured_outputs":{"regex":"a+"})"), "aborted"}}) {
+        std::pair{std::string(R"(,"structured_outputs":{"regex":"waits{7}"})"), "aborted"}}) {
     SCOPED_TRACE(status);
-    HeldPool held(server.server().core().pool());
+    HeldPools held(server.server().core());
     Client client(server.port());
     ASSERT_TRUE(client.send(request_of(endless(R"(,"request_id":"mine")" + fields))));
     std::string said;
@@ -194,7 +195,7 @@ TEST(Connection, NoGrammarIsCompiledForAClientThatLeft) {
   const auto ended = [&] { return server.server().core().request_log().rows().size(); };
   const std::uint64_t before = compiled();
   for (const bool leaves : {true, false}) {
-    HeldPool held(server.server().core().pool());
+    HeldPools held(server.server().core());
     const std::size_t ended_before = ended();
     Client client(server.port());
     ASSERT_TRUE(client.send(
