@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "grammar/schema_tree.h"
+#include "grammar/schema_values.h"
 
 namespace koho {
 
@@ -69,7 +70,7 @@ Status Schema::Tree::resolve() {
 
 std::int64_t Schema::Tree::number_of(const Node& node, std::string_view keyword) const {
   const Value* found = node.value->find(keyword);
-  return found == nullptr ? 0 : found->integer().value_or(0);
+  return found == nullptr ? 0 : whole_number(*found).value_or(0);
 }
 
 bool Schema::Tree::completes(const Node& node) const {

@@ -377,8 +377,8 @@ class Merger {
     if (name.starts_with("max") || name == "exclusiveMaximum")
       return stricter(one, other, /*larger=*/false);
     if (name == "multipleOf") {
-      const std::optional<std::int64_t> a = one.integer();
-      const std::optional<std::int64_t> b = other.integer();
+      const std::optional<std::int64_t> a = whole_number(one);
+      const std::optional<std::int64_t> b = whole_number(other);
       if (!a || !b || *a <= 0 || *b <= 0 || *a > 1024 || *b > 1024) return std::nullopt;
       return Value(std::lcm(*a, *b));
     }

@@ -427,7 +427,7 @@ Status Schema::Tree::read_bounds(int index) {
       return fault(kUnsupportedSchema, fmt::format("{}.{}", at(index).path, name),
                    "{} must be within -2^63 and 2^63 (64 bits): leave it out to allow any number",
                    name);
-    if (bound ? !member.value.number() : !member.value.integer() || *member.value.integer() < 0)
+    if (bound ? !member.value.number() : whole_number(member.value).value_or(-1) < 0)
       return fault(kInvalidGrammar, fmt::format("{}.{}", at(index).path, name), "{} must be a {}",
                    name, bound ? "number" : "non-negative integer");
   }

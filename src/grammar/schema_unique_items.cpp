@@ -93,7 +93,8 @@ std::optional<Value> without_unique_items(const Value& schema, const Value* item
   if (type == nullptr || types_of(*type) != array_type) return std::nullopt;
   const auto bound = [&](std::string_view name, std::size_t otherwise) -> std::size_t {
     const Value* given = schema.find(name);
-    const std::optional<std::int64_t> value = given == nullptr ? std::nullopt : given->integer();
+    const std::optional<std::int64_t> value =
+        given == nullptr ? std::nullopt : whole_number(*given);
     return value && *value >= 0 ? static_cast<std::size_t>(*value) : otherwise;
   };
   std::size_t most = bound("maxItems", ~std::size_t{0});
@@ -106,7 +107,7 @@ std::optional<Value> without_unique_items(const Value& schema, const Value* item
   if (!has_only(schema, {"type", "items", "minItems", "maxItems", "uniqueItems"}))
     return std::nullopt;
   for (const std::string_view name : {"minItems", "maxItems"})
-    if (const Value* given = schema.find(name); given != nullptr && !given->integer())
+    if (const Value* given = schema.find(name); given != nullptr && !whole_number(*given))
       return std::nullopt;
   std::vector<Value> values = listed(items);
   const std::size_t least = bound("minItems", 0);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string>
 #include <string_view>
 
@@ -68,6 +69,14 @@ std::optional<long double> exact_number(const Value& value) {
   if (const std::optional<std::int64_t> whole = value.integer())
     return static_cast<long double>(*whole);
   return value.number();
+}
+
+std::optional<std::int64_t> whole_number(const Value& value) {
+  constexpr double kEnd = 0x1p63;
+  if (value.kind() != Kind::real) return value.integer();
+  const double number = *value.number();
+  if (number != std::trunc(number) || number < -kEnd || number >= kEnd) return std::nullopt;
+  return static_cast<std::int64_t>(number);
 }
 
 bool equal_values(const Value& one, const Value& other) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
@@ -18,6 +19,8 @@ const json::Value* at_pointer(const json::Value& root, std::string_view pointer)
 std::size_t count_values(const json::Value& value);
 /// A number's value without rounding; nullopt: it is none.
 std::optional<long double> exact_number(const json::Value& value);
+/// An integer of 64 bits, as JSON Schema has them: 2.0 is one.
+std::optional<std::int64_t> whole_number(const json::Value& value);
 /// 1 and 1.0 are equal; objects are equal in any order of their members.
 bool equal_values(const json::Value& one, const json::Value& other);
 

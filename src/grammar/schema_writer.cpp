@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "grammar/schema_tree.h"
+#include "grammar/schema_values.h"
 
 namespace koho {
 namespace {
@@ -124,11 +125,14 @@ void Schema::Tree::write_typed(ObjectWriter& object, const Node& node, unsigned 
     // through, and it applies one of the keywords only.
     const bool about_text = limits_type(name) == string_type;
     if (written_below || about_text) continue;
+    const bool about_number = (limits_type(name) & number_type) != 0;
     const bool whole = (types & number_type) == 0 && name != "multipleOf";
-    if (whole && member.value.kind() == Kind::real)
+    if (const auto count = whole_number(member.value);
+        count && (!about_number || name == "multipleOf"))
+      append_json_value(object.key(name), Value(*count));
+    else if (whole && member.value.kind() == Kind::real)
       append_whole_bound(object.key(name), name, *member.value.number());
-    else if (!whole && name != "multipleOf" && (limits_type(name) & number_type) != 0 &&
-             member.value.kind() == Kind::integer)
+    else if (!whole && name != "multipleOf" && about_number && member.value.kind() == Kind::integer)
       append_integer_bound(object.key(name), name, *member.value.integer());
     else
       append_json_value(object.key(name), member.value);

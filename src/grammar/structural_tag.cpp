@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/json_writer.h"
 #include "grammar/pattern_rewrite.h"
+#include "grammar/schema_values.h"
 #include "grammar/text_limits.h"
 #include "tokenizer/utf8.h"
 
@@ -174,7 +175,7 @@ class TagWriter {
         out_ += *value.boolean() ? "true" : "false";
         return {};
       case Holds::count: {
-        const std::int64_t count = value.integer().value_or(-2);
+        const std::int64_t count = whole_number(value).value_or(-2);
         if (count < -1 || count > std::numeric_limits<std::int32_t>::max() ||
             (count == -1 && !path.ends_with(".max")))
           return wrong(path,
