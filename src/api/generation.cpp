@@ -231,6 +231,15 @@ Refusal check_tools(const std::vector<chat::Json>& tools, std::string_view field
   return {};
 }
 
+Refusal check_token_lists(const GenerationRequest& request) {
+  const Request& base = request.base;
+  if (!request.constraint || (base.allowed_tokens.empty() && base.banned_sequences.empty()))
+    return {};
+  return wrong_field(base.allowed_tokens.empty() ? "bad_words" : "allowed_token_ids",
+                     "allowed_token_ids and bad_words cannot be combined with structured outputs, "
+                     "nor with tool calls that are forced, strict or not parallel");
+}
+
 Refusal settle_tool_choice(GenerationRequest& request, const Model& model) {
   const ToolChoice& choice = request.tool_choice;
   const std::vector<chat::Json>& tools = request.conversation->tools;
@@ -290,6 +299,7 @@ Refusal settle_conversation(GenerationRequest& request, const Model& model) {
   if (Refusal refused = check_messages(conversation)) return refused;
   if (Refusal refused = check_tools(conversation.tools, "tools")) return refused;
   if (Refusal refused = settle_tool_choice(request, model)) return refused;
+  if (Refusal refused = check_token_lists(request)) return refused;
   // The grammar begins after the reasoning, so a call within the reasoning would escape it.
   const bool calls =
       !conversation.tools.empty() && request.tool_choice.kind != ToolChoice::Kind::none;

@@ -128,6 +128,9 @@ Refusal check_tools(const std::vector<chat::Json>& tools, std::string_view field
 /// Errors: invalid_argument with the field's path.
 Status read_allowed_tools(const chat::Json& choice, ToolChoice& out);
 
+/// Refuses lists of tokens beside a constraint.
+Refusal check_token_lists(const GenerationRequest& request);
+
 /// Applies tool_choice to the tools: forced or restricted calls become a constraint, forbidden
 /// calls a logit bias.
 Refusal settle_tool_choice(GenerationRequest& request, const Model& model);

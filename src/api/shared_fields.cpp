@@ -204,10 +204,7 @@ Refusal settle(RequestBuilder& builder) {
     return wrong_field("stop", "stop needs a model with a tokenizer.json");
   if (builder.max_completion_tokens) request.tokens_max = builder.max_completion_tokens;
   base.sampling.logprobs = request.output.logprobs;
-  if (request.constraint && !(base.allowed_tokens.empty() && base.banned_sequences.empty()))
-    return wrong_field(base.allowed_tokens.empty() ? "bad_words" : "allowed_token_ids",
-                       "allowed_token_ids and bad_words cannot be combined with structured outputs "
-                       "or forced tool calls");
+  if (Refusal refused = check_token_lists(request)) return refused;
   return settle_token_lists(builder);
 }
 

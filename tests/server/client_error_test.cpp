@@ -53,6 +53,21 @@ TEST(ClientErrors, AllowedTokensThatLeaveNothingAre400) {
   accept_both("\"allowed_token_ids\":[" + word + "],\"logit_bias\":{\"" + word + "\":-100}");
 }
 
+TEST(ClientErrors, ListsOfTokensBesideToolCallsOfAGrammarNameTheirField) {
+  const auto tools = [](const std::string& more) {
+    return R"("tools":[{"type":"function","function":{"name":"f",)" + more +
+           R"("parameters":{"type":"object","properties":{"a":{"type":"string"}}}}}],)";
+  };
+  const std::string strict = tools(R"("strict":true,)");
+  for (const std::string& tool : {strict, tools("") + R"("tool_choice":"required",)",
+                                  tools("") + R"("parallel_tool_calls":false,)"})
+    for (const auto& [field, value] :
+         {std::pair{"bad_words", R"(["a"])"}, std::pair{"allowed_token_ids", "[5,6]"}})
+      refuse(Api::chat, tool + '"' + field + "\":" + value, 400, field);
+  const std::string free = body_with(Api::chat, tools("") + R"("bad_words":["a"])");
+  EXPECT_EQ(post(shared_server().port(), path_of(Api::chat), free).status, 200);
+}
+
 TEST(ClientErrors, AStopTokenThatTheGrammarNeedsIs400) {
   const std::string stop =
       "\"thinking\":{\"type\":\"disabled\"},\"stop_token_ids\":[" + id_of("a") + "]";
