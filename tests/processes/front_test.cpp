@@ -40,21 +40,32 @@ bool is_ready_after(std::uint16_t port, int restarts) {
   return came;
 }
 
+/// Ends the server while its workers compute, or are stopped. How long a worker was there after it.
+std::chrono::steady_clock::duration end_front(bool stopped) {
+  Process process(with_workers());
+  const std::uint16_t port = process.ready_port();
+  EXPECT_NE(port, 0) << process.output();
+  const std::vector<pid_t> workers = children_of(process.pid());
+  EXPECT_EQ(workers.size(), 2U);
+  std::thread client([&] { post(port, "/v1/completions", completion(1900)); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  if (stopped)
+    for (const pid_t worker : workers) kill(worker, SIGSTOP);
+  const auto begin = std::chrono::steady_clock::now();
+  process.signal(SIGKILL);
+  EXPECT_TRUE(testing::comes_true([&] { return all_end(workers); })) << "a worker is still there";
+  const auto took = std::chrono::steady_clock::now() - begin;
+  client.join();
+  return took;
+}
+
 TEST(Front, AKilledServerLeavesNoWorkerWhateverThatDoes) {
   for (const bool stopped : {false, true}) {
-    Process process(with_workers());
-    const std::uint16_t port = process.ready_port();
-    ASSERT_NE(port, 0) << process.output();
-    const std::vector<pid_t> workers = children_of(process.pid());
-    ASSERT_EQ(workers.size(), 2U);
-    // Computing, or stopped.
-    std::thread client([&] { post(port, "/v1/completions", completion(1900)); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    if (stopped)
-      for (const pid_t worker : workers) kill(worker, SIGSTOP);
-    process.signal(SIGKILL);
-    EXPECT_TRUE(testing::comes_true([&] { return all_end(workers); })) << "a worker is still there";
-    client.join();
+    // Again where the machine had much else to do.
+    bool in_time = false;
+    for (int round = 0; round < 10 && !in_time; ++round)
+      in_time = end_front(stopped) < std::chrono::seconds(1);
+    EXPECT_TRUE(in_time) << "issue 26: workers outlive their front by less than a second";
   }
 }
 
