@@ -109,14 +109,14 @@ Result<std::unique_ptr<Schema::Tree>> Schema::Tree::read(std::string_view text,
         root.error().reason == ErrorReason::too_deep ? kGrammarTooComplex : kInvalidGrammar, "$",
         "{}", root.error().message);
   tree->root_ = std::move(root).value();
+  if (!define_references(tree->root_))
+    return fault(kGrammarTooComplex, "$",
+                 "what $ref names outside of $defs and definitions is too large: move it there");
   RebasedReferences rebased(/*leave_out=*/strictness != SchemaStrictness::strict);
   if (rebased.find(tree->root_))
     return fault(kUnsupportedSchema, "$" + rebased.path() + ".$ref",
                  "below a \"$id\" of its own: leave that out, and write all references from the "
                  "whole document, as \"#/$defs/NAME\"");
-  if (!define_references(tree->root_))
-    return fault(kGrammarTooComplex, "$",
-                 "what $ref names outside of $defs and definitions is too large: move it there");
   Value merged = copy_value(tree->root_);
   merge_schemas(merged);
   // Merging may make a choice of a tool's object. Relaxed, the object itself says more.

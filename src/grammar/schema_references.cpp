@@ -80,33 +80,46 @@ class Definer {
     if (!steps || steps->empty()) return std::nullopt;
     const auto known = names_.find(*steps);
     if (known != names_.end()) return known->second;
-    const Value* target = target_of(*steps);
-    if (target == nullptr || values_ > kValuesMax) return std::nullopt;
+    const Target target = target_of(*steps);
+    if (target.schema == nullptr || values_ > kValuesMax) return std::nullopt;
     if (is_found(*steps)) return "#/" + (*steps)[0] + "/" + (*steps)[1];
-    values_ += count_values(*target);
+    values_ += count_values(*target.schema);
     if (values_ > kValuesMax) return std::nullopt;
     const std::string name = unused_name(steps->back());
-    made_.push_back({name, copy_value(*target)});
+    Value made = copy_value(*target.schema);
+    if (target.id != nullptr && made.object() != nullptr)
+      set_member(made, "$id", Value(*target.id));
+    made_.push_back({name, std::move(made)});
     return names_.emplace(*steps, "#/$defs/" + name).first->second;
   }
 
-  /// The subschema; nullptr: there is nothing, or what is there is no schema.
-  const Value* target_of(const std::vector<std::string>& steps) const {
+  struct Target {
+    const Value* schema = nullptr;  // nullptr: there is nothing, or what is there is no schema
+    const std::string* id =
+        nullptr;  // the "$id" that its references are relative to; nullptr: none
+  };
+
+  Target target_of(const std::vector<std::string>& steps) const {
     const Value* here = &root_;
+    const std::string* id = nullptr;
     bool names = false;  // here are names of the client's
     for (const std::string& step : steps) {
       if (const Value::Array* list = here->array()) {
         const std::optional<std::uint64_t> index = parse_integer<std::uint64_t>(step);
-        if (!index || *index >= list->size() || (step[0] == '0' && step.size() > 1)) return nullptr;
+        if (!index || *index >= list->size() || (step[0] == '0' && step.size() > 1)) return {};
         here = &(*list)[*index];
-        continue;
+      } else {
+        here = here->find(step);
+        if (here == nullptr) return {};
+        names = !names && has_names(step);
       }
-      here = here->find(step);
-      if (here == nullptr) return nullptr;
-      names = !names && has_names(step);
+      const Value* own = names ? nullptr : here->find("$id");
+      if (own != nullptr && own->string() != nullptr && !own->string()->starts_with('#'))
+        id = own->string();
     }
     const bool is_schema = here->object() != nullptr || here->boolean();
-    return is_schema && !names ? here : nullptr;
+    if (!is_schema || names) return {};
+    return {here, id};
   }
 
   /// Whether the reader and xgrammar find what is there.

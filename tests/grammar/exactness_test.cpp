@@ -202,6 +202,13 @@ TEST(ExactSchemas, AreRefusedWhereARewriteWouldDropAKeyword) {
                 "$ref":"#/$defs/n"}},"$defs":{"n":{"type":"integer"}},"required":["x"]})",
            R"({"properties":{"default":{"$id":"http://a/x","$defs":{"n":{"type":"string"}},
                 "$ref":"#/$defs/n"}},"$defs":{"n":{"type":"integer"}},"required":["default"]})",
+           R"({"type":"object","properties":{"a":{"$ref":"#/x/y"}},"$defs":{"n":{"type":"integer"}},
+               "x":{"y":{"$id":"http://a/x","items":{"$ref":"#/$defs/n"},"type":"array",
+                         "$defs":{"n":{"type":"string"}}}}})",
+           R"({"type":"object","properties":{"a":{"$ref":"#/x/0/items"}},
+               "$defs":{"n":{"type":"integer"}},
+               "x":[{"$id":"http://a/x","items":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]},
+                     "$defs":{"n":{"type":"string"}}}]})",
        }) {
     const auto compiled = compiler().compile(Constraint::json_schema(schema));
     EXPECT_FALSE(compiled.ok()) << schema;
