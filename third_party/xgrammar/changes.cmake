@@ -341,6 +341,43 @@ foreach(result result r)
          "Throw(std::move(${result}).UnwrapErr());")
 endforeach()
 
+# A listed number is written with as few digits as tell it from others: of {"enum":[0.1]} all that was allowed was
+# 0.10000000000000001.
+change(json_schema_converter.cc 1 [==[
+#include <cctype>
+]==] [==[
+#include <cctype>
+#include <charconv>
+]==])
+change(json_schema_converter.cc 1 [==[
+// ==================== Spec ToString implementations ====================
+]==] [==[
+static std::string Written(const picojson::value& value) {
+  std::string text;
+  if (value.is<picojson::array>()) {
+    for (const auto& item : value.get<picojson::array>()) {
+      text += (text.empty() ? "" : ",") + Written(item);
+    }
+    return "[" + text + "]";
+  }
+  if (value.is<picojson::object>()) {
+    const auto& object = value.get<picojson::object>();
+    for (const auto& key : object.ordered_keys()) {
+      text += (text.empty() ? "" : ",") + picojson::value(key).serialize() + ":" + Written(object.at(key));
+    }
+    return "{" + text + "}";
+  }
+  text = value.serialize();
+  if (!value.is<double>() || value.is<int64_t>() || text.find_first_of(".e") == text.npos) return text;
+  char digits[32];
+  return {digits, std::to_chars(digits, digits + sizeof(digits), value.get<double>()).ptr};
+}
+
+// ==================== Spec ToString implementations ====================
+]==])
+change(json_schema_converter.cc 1 [==[schema.at("const").serialize()]==] [==[Written(schema.at("const"))]==])
+change(json_schema_converter.cc 1 "spec.json_values.push_back(value.serialize());" "spec.json_values.push_back(Written(value));")
+
 # The type says, too, that the cache of compiled parts cannot hold a part of this grammar, which compiles without it.
 change(grammar_functor.cc 1 [==[
 #include "support/logging.h"
