@@ -160,12 +160,35 @@ class Walk {
           parts != nullptr && parts->is_array() && std::ranges::none_of(parts->items, allowed))
         return false;
     const Json* all = schema.find("allOf");
-    return all == nullptr || !all->is_array() || std::ranges::all_of(all->items, allowed);
+    if (all != nullptr && all->is_array() && !std::ranges::all_of(all->items, allowed))
+      return false;
+    const Json* excluded = schema.find("not");
+    return excluded == nullptr || !reads_all(*excluded) || !allowed(*excluded) || is_beyond();
+  }
+
+  bool is_beyond() const { return num_visited_ >= kNodesMax || num_compared_ > kComparedMax; }
+
+  /// Whether allows() judges each keyword of what a `not` holds.
+  bool reads_all(const Json& schema) {
+    constexpr std::array<std::string_view, 7> kRead{"type",     "const",   "enum",   "anyOf",
+                                                    "required", "minimum", "maximum"};
+    const Json* parts = schema.find("anyOf");
+    return std::ranges::all_of(schema.keys,
+                               [&](const std::string& key) {
+                                 return std::ranges::find(kRead, key) != kRead.end();
+                               }) &&
+           (parts == nullptr || std::ranges::all_of(parts->items, [&](const Json& part) {
+              return compare() && reads_all(part);
+            }));
   }
 
   bool items_fit(const Json& schema, const Json& value, int depth) {
     if (!within(schema, "minItems", "maxItems", static_cast<double>(value.items.size())))
       return false;
+    const Json* unique = schema.find("uniqueItems");
+    for (std::size_t i = 1; unique != nullptr && unique->boolean && i < value.items.size(); ++i)
+      for (std::size_t j = 0; j < i; ++j)
+        if (equal(value.items[i], value.items[j])) return is_beyond();
     const Json* first = schema.find("prefixItems");
     const Json* others = schema.find("items");
     if (others != nullptr && others->is_array()) first = std::exchange(others, nullptr);

@@ -68,6 +68,13 @@ TEST(ToolSchemas, AllowsWhatASchemaDoes) {
        {"1", "\"3\"", "null"}},
       {R"({"allOf":[{"type":"integer"},{"maximum":3}]})", {"3"}, {"4"}},
       {R"({"type":"number","minimum":9007199254740993})", {"9007199254740992"}, {"1"}},
+      {R"({"type":["string","integer"],"not":{"enum":[5,"x"]}})", {"4", "\"5\""}, {"5.0", "\"x\""}},
+      {R"({"not":{"anyOf":[{"type":"null"},{"type":"object","required":["a"]}]}})",
+       {"1", "{}"},
+       {"null", R"({"a":1})"}},
+      {R"({"anyOf":[{"type":"string"},{"type":"array","items":{"enum":[1,2]},"uniqueItems":true}]})",
+       {"[]", "[2,1]", "\"[1,1]\""},
+       {"[1,1]", "[2,1,2.0]"}},
   };
   for (const Case& one : cases) {
     const ToolSchemas tools({*parse_json(
