@@ -45,7 +45,7 @@ class SlowReader final : public LoadClient {
 
 /// L3: readers that take little or nothing, beside normal ones.
 bool slow_readers(const Run& run) {
-  Findings findings("slow_readers", run.brief);
+  Findings findings("slow_readers", run);
   const std::int64_t slow = run.brief ? 5 : 500;  // of each kind
   const std::int64_t normal = run.brief ? 5 : 100;
   const int tokens = run.brief ? 50 : 200;  // of a normal stream
@@ -150,7 +150,7 @@ class SlowlorisClient final : public LoadClient {
 
 /// L5: heads and bodies that never end, a body in a million chunks; beside them normal streams.
 bool slowloris(const Run& run) {
-  Findings findings("slowloris", run.brief);
+  Findings findings("slowloris", run);
   const std::int64_t heads = run.brief ? 20 : 5000;
   const std::int64_t bodies = run.brief ? 10 : 1000;
   const std::int64_t chunks = run.brief ? 2000 : 1'000'000;
@@ -246,7 +246,7 @@ class VanishingClient final : public LoadClient {
 
 /// L4: clients whose machine is gone: idle, in the middle of a stream, and waiting in the queue.
 bool half_open(const Run& run) {
-  Findings findings("half_open", run.brief);
+  Findings findings("half_open", run);
   if (run.brief) return true;  // the kernel's timers, which set the pace here, have no short form
   constexpr std::int64_t kStreaming = 400;
   constexpr std::int64_t kQueued = 200;
@@ -289,7 +289,7 @@ bool half_open(const Run& run) {
   const double seconds = static_cast<double>(now_us() - begin) / 1e6;
   if (!left.empty()) findings.miss("left over: " + left);
   findings.at_most("all_found_after_s", seconds, 45.0);
-  if (!server->end()) findings.miss("the server did not end well");
+  if (const std::string wrong = server->end(); !wrong.empty()) findings.miss(wrong);
   return findings.print();
 }
 

@@ -69,7 +69,7 @@ class MeasuringClient final : public LoadClient {
 
 /// L6: clients leave at every byte of an answer, in both ways.
 bool every_byte(const Run& run) {
-  Findings findings("every_byte", run.brief);
+  Findings findings("every_byte", run);
   constexpr int kTokens = 40;
   constexpr std::size_t kAtOnce = 200;
   const std::size_t stride = run.brief ? 97 : 1;
@@ -110,7 +110,7 @@ bool every_byte(const Run& run) {
 
 /// L7: twenty times what the ranks can answer.
 bool overload(const Run& run) {
-  Findings findings("overload", run.brief);
+  Findings findings("overload", run);
   constexpr int kTokens = 50;
   constexpr double kTimes = 20.0;
   const double offered_s = run.brief ? 0.2 : 60.0;
@@ -238,7 +238,7 @@ class PipeliningClient final : public LoadClient {
 
 /// L8: many small requests in packs on connections that stay.
 bool pipelining(const Run& run) {
-  Findings findings("pipelining", run.brief);
+  Findings findings("pipelining", run);
   const std::int64_t connections = run.brief ? 10 : 100;
   const std::int64_t each = run.brief ? 400 : 10'000;
   LoadServerOptions options;

@@ -2,8 +2,45 @@
 #include "bench/load_scenarios.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "bench/load_paced_server.h"
 
 namespace koho::bench {
+namespace {
+
+std::unique_ptr<LoadServer> or_miss(Result<std::unique_ptr<LoadServer>> server,
+                                    Findings& findings) {
+  if (server.ok()) return std::move(*server);
+  findings.miss(server.error().message);
+  return nullptr;
+}
+
+}  // namespace
+
+Findings::Findings(std::string_view scenario, const Run& run)
+    : brief_(run.brief), rows_(run.rows), json_(fmt::format(R"({{"op":"{}")", scenario)) {}
+
+bool Findings::print() const {
+  rows_.push_back(fmt::format(R"({},"missed":{}}})", json_, log::quoted(missed_)));
+  fmt::print("{}\n", rows_.back());
+  std::fflush(stdout);
+  return missed_.empty();
+}
+
+std::unique_ptr<LoadServer> Run::start(const LoadServerOptions& options, Findings& findings) const {
+  return or_miss(PacedLoadServer::start(tokenizer, options), findings);
+}
+
+std::unique_ptr<LoadServer> Run::start_koho(const LoadServerOptions& options,
+                                            Findings& findings) const {
+  if (koho.path.empty()) return start(options, findings);
+  return or_miss(KohoLoadServer::start(koho, options), findings);
+}
+
+Grid Run::grid_of(const LoadServer& server) const {
+  return {server.begin_us(), server.period_us(), PacedLoadServer::vocabulary(tokenizer)};
+}
 
 double percentile_ms(std::vector<std::int32_t>& values, double share) {
   if (values.empty()) return 0.0;
@@ -48,7 +85,10 @@ std::int64_t now_us() {
 void end_well(LoadServer& server, Findings& findings, std::int64_t patience_us) {
   if (const std::string left = server.leftovers(patience_us); !left.empty())
     findings.miss("left over: " + left);
-  if (!server.end()) findings.miss("the server did not end well");
+  const std::int64_t begin = now_us();
+  if (const std::string wrong = server.end(); !wrong.empty()) findings.miss(wrong);
+  // Nothing runs.
+  findings.in_full_at_most("end_s", static_cast<double>(now_us() - begin) / 1e6, 10.0);
 }
 
 void tell_streams(Findings& findings, Tally& tally, std::int64_t wanted) {

@@ -16,23 +16,30 @@
 
 #include <fmt/core.h>
 
+#include "base/log.h"
 #include "bench/load_generator.h"
+#include "bench/load_koho_server.h"
 #include "bench/load_server.h"
+#include "tokenizer/tokenizer.h"
 
 namespace koho::bench {
 
 inline constexpr std::int64_t kUsPerSecond = 1'000'000;
 inline constexpr std::int64_t kKilobyte = 1024;
 
+struct Run;
+
 /// What a scenario found. Targets of time and memory count in full runs only: short ones are for
 /// machines that are busy with other things, and for sanitizers.
 class Findings {
  public:
-  Findings(std::string_view scenario, bool brief)
-      : brief_(brief), json_(fmt::format(R"({{"scenario":"{}")", scenario)) {}
+  Findings(std::string_view scenario, const Run& run);
 
   void tell(std::string_view name, double value) {
     json_ += fmt::format(R"(,"{}":{})", name, std::round(value * 100.0) / 100.0);
+  }
+  void name(std::string_view name, std::string_view text) {
+    json_ += fmt::format(R"(,"{}":{})", name, log::quoted(text));
   }
   void list(std::string_view name, const std::vector<double>& values) {
     std::string text;
@@ -62,14 +69,12 @@ class Findings {
     missed_ += missed_.empty() ? "" : "; ";
     missed_ += what;
   }
-  bool print() const {
-    fmt::print("{},\"missed\":\"{}\"}}\n", json_, missed_);
-    std::fflush(stdout);
-    return missed_.empty();
-  }
+  /// Also among the run's rows. False if anything was missed.
+  bool print() const;
 
  private:
   bool brief_;
+  std::vector<std::string>& rows_;
   std::string json_;
   std::string missed_;
 };
@@ -260,17 +265,16 @@ class SingleRequestClient : public LoadClient {
 struct Run {
   const Tokenizer& tokenizer;
   bool brief;
-  std::int64_t requests = 0;  // of the soak; 0: as many as it has
+  std::vector<std::string>& rows;  // what scenarios found, as JSON
+  std::int64_t requests = 0;       // of the soak; 0: as many as it has
+  KohoProgram koho{};              // what the soak loads; without it a server over paced ranks
 
-  std::unique_ptr<LoadServer> start(const LoadServerOptions& options, Findings& findings) const {
-    Result<std::unique_ptr<LoadServer>> server = LoadServer::start(tokenizer, options);
-    if (server.ok()) return std::move(*server);
-    findings.miss(server.error().message);
-    return nullptr;
-  }
-  Grid grid_of(const LoadServer& server) const {
-    return {server.begin_us(), server.period_us(), LoadServer::vocabulary(tokenizer)};
-  }
+  /// Over paced ranks.
+  std::unique_ptr<LoadServer> start(const LoadServerOptions& options, Findings& findings) const;
+  /// `koho` where it is named.
+  std::unique_ptr<LoadServer> start_koho(const LoadServerOptions& options,
+                                         Findings& findings) const;
+  Grid grid_of(const LoadServer& server) const;
 };
 
 /// Ends the server; a miss if it held anything back.

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A day's mixed traffic without its pauses: every endpoint, streams and whole answers, several
 // choices, bad input, wrong keys, clients that leave, aborts, and API keys whose limits change. It
-// stops twenty times: then memory, descriptors, threads and pages are compared with those at the
-// start, and the counters of the metrics page with each other.
+// stops twenty times: then memory, descriptors, threads, processes and pages are compared with
+// those at the start, and the counters of the metrics page with each other.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <memory>
-#include <numeric>
 #include <random>
 #include <string>
 #include <string_view>
@@ -15,6 +14,7 @@
 
 #include <fmt/core.h>
 
+#include "bench/load_memory.h"
 #include "bench/load_scenarios.h"
 
 namespace koho::bench {
@@ -31,8 +31,6 @@ struct Ask {
   int status = 200;        // that is right for it
   bool generates = false;  // so that it may also be refused for a limit
 };
-
-constexpr std::array<std::string_view, 5> kKeys = LoadServer::kSoakKeys;
 
 std::string head(std::string_view method, std::string_view path, std::string_view key) {
   return fmt::format("{} {} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n", method,
@@ -177,6 +175,7 @@ Ask bad_input(Draws& draws, std::string_view key) {
 
 /// What all clients of the soak tell.
 struct Soak {
+  std::int64_t promised = 0;  // asked, and to be asked by the clients that there are
   std::int64_t asked = 0;
   std::int64_t answered = 0;
   std::int64_t left = 0;         // by clients that went away
@@ -193,7 +192,12 @@ struct Soak {
 class SoakClient final : public LoadClient {
  public:
   SoakClient(Soak& soak, std::uint64_t seed, std::int64_t requests)
-      : soak_(soak), draws_(seed), requests_(requests), leaves_(in(draws_, 0, 3) != 0) {}
+      : soak_(soak), draws_(seed), requests_(requests), leaves_(in(draws_, 0, 3) != 0) {
+    soak_.promised += requests_;
+  }
+  ~SoakClient() override { soak_.promised -= requests_ - asked_; }
+  SoakClient(const SoakClient&) = delete;
+  SoakClient& operator=(const SoakClient&) = delete;
 
   void on_open() override { ask(); }
   void on_bytes(std::string_view bytes) override {
@@ -220,7 +224,8 @@ class SoakClient final : public LoadClient {
   void ask() {
     answer_.clear();
     begin_ = 0;
-    const std::string_view key = kKeys[static_cast<std::size_t>(in(draws_, 0, kKeys.size() - 1))];
+    const std::string_view key =
+        kSoakKeys[static_cast<std::size_t>(in(draws_, 0, kSoakKeys.size() - 1))];
     const std::int64_t kind = in(draws_, 0, 99);
     asked_is_ = kind < 70   ? generation(draws_, key)
                 : kind < 85 ? operation(draws_, key)
@@ -308,23 +313,33 @@ class SoakClient final : public LoadClient {
 /// Four long answers at once, read to the end or refused.
 class FullClient final : public LoadClient {
  public:
+  explicit FullClient(int tokens) : tokens_(tokens) {}
   void on_open() override {
     std::string prompt = "1";
     for (int i = 0; i < 99; ++i) prompt += fmt::format(",{}", i);
-    send(post("/v1/completions",
-              fmt::format(R"({{"model":"load","prompt":[{}],"max_tokens":400,"n":4,"logprobs":5,)"
-                          R"("stream":true}})",
-                          prompt),
-              false, kKeys[0]));
+    send(post(
+        "/v1/completions",
+        fmt::format(
+            R"({{"model":"load","prompt":[{}],"max_tokens":{},"n":4,"logprobs":5,"ignore_eos":true,)"
+            R"("stream":true}})",
+            prompt, tokens_),
+        false, kSoakKeys[0]));
   }
   void on_bytes(std::string_view /*bytes*/) override {}
   void on_end(End /*end*/) override {}
+
+ private:
+  int tokens_;
 };
 
-/// What must be equal on the metrics page while no request lives.
-void check_counters(const LoadServer& server, Findings& findings, std::int64_t stop) {
+/// What must be on the metrics page while no request lives.
+void check_counters(const LoadServer& server, double pages, std::int64_t stop, Findings& findings) {
   const std::string page = server.metrics_page();
   const auto value = [&](std::string_view name) { return LoadServer::metric_in(page, name); };
+  const auto is = [&](std::string_view name, double wanted) {
+    if (value(name) != wanted)
+      findings.miss(fmt::format("stop {}: {} is {} for {}", stop, name, value(name), wanted));
+  };
   const auto equal = [&](std::string_view a, std::string_view b) {
     if (value(a) != value(b) || value(a) < 0)
       findings.miss(fmt::format("stop {}: {} is {}, {} is {}", stop, a, value(a), b, value(b)));
@@ -338,20 +353,21 @@ void check_counters(const LoadServer& server, Findings& findings, std::int64_t s
   equal("vllm:prompt_tokens_total", "vllm:request_prompt_tokens_sum");
   equal("vllm:generation_tokens_total", "vllm:request_generation_tokens_sum");
   equal("vllm:time_to_first_token_seconds_count", "vllm:request_decode_time_seconds_count");
-  if (value("koho_key_requests_live") != 0) findings.miss("a key has requests left");
+  is("vllm:num_requests_running", 0);
+  is("vllm:num_requests_waiting", 0);
+  is("koho_key_requests_live", 0);
+  is("koho_device_failures_total", 0);
+  is("koho_device_up", 1);
+  is("koho_pages", pages);
   // Answers that the client did not take are not charged, nor those of a key that is gone.
   if (value("koho_key_tokens_total") >
       value("vllm:generation_tokens_total") + value("vllm:prompt_tokens_total"))
     findings.miss("keys are charged more tokens than there were");
 }
 
-/// What was asked and answered, and the memory at each stop.
-void report(const Soak& soak,
-            const LoadServer& server,
-            std::int64_t requests,
-            const std::vector<double>& heap_mb,
-            const std::vector<double>& resident_mb,
-            Findings& findings) {
+/// What was asked and answered.
+void report(const Soak& soak, const LoadServer& server, std::int64_t requests, Findings& findings) {
+  if (const std::string device = server.device(); !device.empty()) findings.name("device", device);
   findings.at_least("requests", static_cast<double>(soak.asked), static_cast<double>(requests));
   findings.tell("seconds", soak.seconds);
   findings.tell("requests_per_s", static_cast<double>(soak.asked) / soak.seconds);
@@ -361,47 +377,44 @@ void report(const Soak& soak,
   findings.tell("limited", static_cast<double>(soak.limited));
   findings.tell("out_of_time", static_cast<double>(soak.out_of_time));
   findings.tell("generated_tokens", server.metric("vllm:generation_tokens_total"));
-  findings.list("heap_mb", heap_mb);
-  findings.list("resident_mb", resident_mb);
+  findings.tell("pages_cached", server.metric("koho_pages_cached"));
   findings.is("unaccounted", static_cast<double>(soak.asked - soak.answered - soak.left), 0);
-  // What the caches of turns and prompts hold at a stop differs; a trend does not.
-  const auto mean = [](auto first) { return std::accumulate(first, first + 5, 0.0) / 5.0; };
-  findings.in_full_at_most("heap_growth_percent",
-                           100.0 * (mean(heap_mb.end() - 5) / mean(heap_mb.begin()) - 1.0), 5.0);
-  findings.in_full_at_most("resident_growth_percent",
-                           100.0 * (std::ranges::max(resident_mb) / resident_mb.front() - 1.0),
-                           1.0);
+}
+
+LoadServerOptions server_options(bool brief) {
+  LoadServerOptions options;
+  options.sequences = brief ? 8 : 48;
+  options.waiting = brief ? 12 : 80;
+  options.choices = 4;
+  options.keys = true;
+  return options;
 }
 
 }  // namespace
 
 bool soak(const Run& run) {
-  Findings findings("soak", run.brief);
+  Findings findings("soak", run);
   const std::int64_t requests = run.requests > 0 ? run.requests : run.brief ? 4'000 : 1'000'000;
-  constexpr std::int64_t kStops = 20;
-  constexpr std::size_t kAtOnce = 96;
-  constexpr std::int64_t kEach = 25;  // requests of a connection, on average
-  LoadServerOptions options;
-  options.sequences = 48;
-  options.waiting = 80;
-  options.choices = 4;
-  options.keys = true;
-  const std::unique_ptr<LoadServer> server = run.start(options, findings);
+  const std::int64_t stops = run.brief ? 5 : 20;
+  const std::uint64_t each = run.brief ? 5 : 25;  // requests of a connection, on average
+  const LoadServerOptions options = server_options(run.brief);
+  const auto at_once = static_cast<std::size_t>(2 * options.sequences);
+  const std::unique_ptr<LoadServer> server = run.start_koho(options, findings);
   if (!server) return findings.print();
   LoadGenerator generator(server->port());
   Soak soak;
   const std::int64_t threads = server->threads();
-  std::vector<double> heap_mb;  // at each stop
-  std::vector<double> resident_mb;
+  const double pages = server->metric("koho_pages");
+  MemoryAtStops memory;
   std::int64_t reloads = 0;
   std::uint64_t seed = 1;
   const std::int64_t begin = now_us();
   // As much at once as the engine takes, so that every buffer has had its largest request.
   for (std::int64_t i = 0; i < 2 * (options.sequences + options.waiting); ++i)
-    generator.join(std::make_unique<FullClient>());
-  if (!generator.run_out(now_us() + 120 * kUsPerSecond)) findings.miss("the first never ended");
-  for (std::int64_t stop = 1; stop <= kStops; ++stop) {
-    const std::int64_t until = requests * stop / kStops;
+    generator.join(std::make_unique<FullClient>(run.brief ? 8 : 400));
+  if (!generator.run_out(now_us() + 1'800 * kUsPerSecond)) findings.miss("the first never ended");
+  for (std::int64_t stop = 1; stop <= stops; ++stop) {
+    const std::int64_t until = requests * stop / stops;
     std::int64_t reload_at = soak.asked;
     const bool ended = generator.run(
         [&] {
@@ -410,10 +423,10 @@ bool soak(const Run& run) {
             ++reloads;
             reload_at = soak.asked + std::max<std::int64_t>(requests / 500, 100);
           }
-          while (soak.asked < until && generator.size() < kAtOnce) {
+          while (soak.promised < until && generator.size() < at_once) {
             ++seed;
             auto client = std::make_unique<SoakClient>(
-                soak, seed, 1 + static_cast<std::int64_t>(seed * 7919 % (2 * kEach)));
+                soak, seed, 1 + static_cast<std::int64_t>(seed * 7919 % (2 * each)));
             if (!generator.join(std::move(client))) {
               soak.fault("no connection");
               break;
@@ -423,17 +436,19 @@ bool soak(const Run& run) {
         },
         now_us() + 3'600 * kUsPerSecond);
     if (!ended) findings.miss("not at an end in time");
-    if (const std::string left = server->leftovers(20'000'000); !left.empty())
-      findings.miss(fmt::format("left over at stop {}: {}", stop, left));
+    const std::string left = server->leftovers(60 * kUsPerSecond);
+    if (!left.empty()) findings.miss(fmt::format("left over at stop {}: {}", stop, left));
     if (server->threads() != threads)
       findings.miss(
           fmt::format("{} threads at stop {}, {} at first", server->threads(), stop, threads));
-    check_counters(*server, findings, stop);
-    heap_mb.push_back(static_cast<double>(server->heap_bytes()) / 1e6);
-    resident_mb.push_back(static_cast<double>(server->resident_bytes()) / 1e6);
+    check_counters(*server, pages, stop, findings);
+    memory.look(*server);
+    if (!left.empty()) break;  // it would be so at every further stop
   }
   soak.seconds = static_cast<double>(now_us() - begin) / 1e6;
-  report(soak, *server, requests, heap_mb, resident_mb, findings);
+  report(soak, *server, requests, findings);
+  memory.report(findings);
+  findings.tell("processes", static_cast<double>(server->processes().size()));
   findings.tell("threads", static_cast<double>(threads));
   findings.tell("key_reloads", static_cast<double>(reloads));
   for (const auto& [what, count] : soak.faults)

@@ -19,7 +19,7 @@ bool streams(const Run& run,
              std::string_view name,
              const StreamLoad& load,
              const StreamTargets& targets) {
-  Findings findings(name, run.brief);
+  Findings findings(name, run);
   LoadServerOptions options;
   options.sequences = static_cast<std::int32_t>(load.streams);
   options.context = load.tokens + 64;
@@ -144,7 +144,7 @@ class MixedClients {
 
 /// L2: requests of all kinds come and go.
 bool churn(const Run& run) {
-  Findings findings("churn", run.brief);
+  Findings findings("churn", run);
   const std::int64_t total = run.brief ? 400 : 100'000;
   const std::size_t at_once = run.brief ? 50 : 1000;
   LoadServerOptions options;

@@ -160,6 +160,11 @@ class Ranks(unittest.TestCase):
         widths = {"experts": "whole", "chunk": 512, "deterministic": False, "distance": 0.1, "bound": 0.2, "same_best_token": 0.5}
         self.assertEqual(self.rows("rank-widths", "true-widths-8on1", [widths]),
                          [["8 on one GPU", "NVIDIA H100", "whole", "512", "no", "0.100", "0.200", "50.0 %"]])
+        soak = {"op": "soak", "device": "NVIDIA H100", "requests": 100_020, "seconds": 612.3, "left": 1_500, "limited": 40, "resident_mb": [1500.1, 1501.0],
+                "gpu_mb": [6291.46, 6291.46], "threads": 30, "unaccounted": 0}
+        self.assertEqual(self.rows("soak", "soak", [soak]),
+                         [["`koho serve`, NVIDIA H100", "100,020", "612", "1,500", "40", "1500.1 · 1501.0", "6291.46 · 6291.46", "30", "0"]])
+        self.assertIn(("h100", "soak"), table_definitions.TABLES["soak"].optional)
 
 
 class ExpertsChoice(unittest.TestCase):

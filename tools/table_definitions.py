@@ -225,9 +225,13 @@ def air_prompt_rows(record):
     return rows
 
 
-def soak_rows(record):
-    return [[f"{row['requests']:,}", f"{row['seconds']:.0f}", f"{row['left']:,}", f"{row['limited']:,}",
-             f"{row['resident_mb'][0]} · {row['resident_mb'][-1]}", str(row["threads"]), str(row["unaccounted"])] for row in record.rows]
+def soak_rows(*records):
+    """What was loaded: engine and server over ranks that compute nothing, or the whole program on a device."""
+    def after_and_end(values):
+        return f"{values[0]} · {values[-1]}" if values else ""
+    return [[f"`koho serve`, {row['device']}" if "device" in row else "paced ranks", f"{row['requests']:,}", f"{row['seconds']:.0f}", f"{row['left']:,}",
+             f"{row['limited']:,}", after_and_end(row["resident_mb"]), after_and_end(row.get("gpu_mb", row.get("gpu_mb_of_all"))), str(row["threads"]),
+             str(row["unaccounted"])] for record in records for row in record.rows]
 
 
 def busy_rows(record):
@@ -409,8 +413,8 @@ TABLES = {
                           command="`tools/gpu_check.py --gpus 8 --shared-gpu --only loading`"),
     "rank-widths": Table((), ("ranks", "GPU", "experts", "tokens a step", "deterministic", "distance", "bound", "same best token"), rank_tables.rank_widths_rows,
                          optional=rank_tables.TRUE_WIDTHS_FILES),
-    "soak": Table((("xeon", "soak"),), ("requests", "s", "clients that left", "at a limit", "resident MB, after 5 % and at the end", "threads", "left over"),
-                  soak_rows, command="`server_load … soak`, at nice 10"),
+    "soak": Table((("xeon", "soak"),), ("", "requests", "s", "clients that left", "at a limit", "resident MB after 5 % · at the end", "GPU's", "threads",
+                                        "left over"), soak_rows, optional=rank_tables.on_gpus("soak"), command="`server_load … soak`"),
     "busy-cores": Table((("epyc", "busy-cores"),), ("threads", "alone", "one on core 0", "one", "one on each core"), busy_rows,
                         command="`tools/busy_cores.py`"),
     "serve-clients": Table((("xeon", "clients-1"), ("epyc", "clients-6"), ("epyc", "clients-both")),

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// `koho bench serve` against `koho serve`, and its arithmetic on times that are written down here.
+// `koho bench serve` against `koho serve`, and its arithmetic on times that are written down here;
+// what server_load reads of nvidia-smi's answers.
 #include <cmath>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "bench/load_gpu_memory.h"
 #include "bench/serve_report.h"
 #include "client.h"
 #include "serve_process.h"
@@ -23,6 +27,14 @@ bench::ServedRequest request(double start_s,
   one.prompt_tokens = 10;
   one.output_tokens = output;
   return one;
+}
+
+TEST(LoadGpuMemory, IsThatOfItsProcessesOnAllGpus) {
+  const std::vector<pid_t> processes{70, 71};
+  EXPECT_EQ(bench::mib_of(processes, "70, 518\n7, 30000\n71, 4210\n71, 10\n"), 4738);
+  EXPECT_EQ(bench::mib_of(processes, "7, 30000\n"), std::nullopt);
+  EXPECT_EQ(bench::mib_of(processes, "70, [N/A]\n"), std::nullopt);
+  EXPECT_EQ(bench::mib_of(processes, ""), std::nullopt);
 }
 
 TEST(ServeReport, ComputesAsVllmDoes) {
