@@ -15,6 +15,13 @@ double growth_percent(const std::vector<double>& values) {
   return 100.0 * (std::ranges::max(values) / values.front() - 1.0);
 }
 
+/// What the caches of turns and prompts hold at a stop differs; a trend does not.
+double trend_percent(const std::vector<double>& values) {
+  const auto few = static_cast<std::ptrdiff_t>(std::min<std::size_t>(values.size(), 5));
+  const auto sum = [few](auto first) { return std::accumulate(first, first + few, 0.0); };
+  return 100.0 * (sum(values.end() - few) / sum(values.begin()) - 1.0);
+}
+
 }  // namespace
 
 void MemoryAtStops::look(const LoadServer& server) {
@@ -41,19 +48,14 @@ void MemoryAtStops::report(Findings& findings) const {
   findings.list("resident_mb", resident_mb_);
   for (std::size_t i = 1; i < each_mb_.size(); ++i)
     findings.list(fmt::format("resident_mb_worker_{}", i), each_mb_[i]);
-  double growth = 0.0;
-  for (const std::vector<double>& mb : each_mb_) growth = std::max(growth, growth_percent(mb));
-  findings.in_full_at_most("resident_growth_percent", growth, 1.0);
+  findings.in_full_at_most("resident_growth_percent", growth_percent(resident_mb_), 1.0);
+  // A small process beside a large one.
+  double trend = trend_percent(each_mb_.front());
+  for (const std::vector<double>& mb : each_mb_) trend = std::max(trend, trend_percent(mb));
+  findings.in_full_at_most("process_growth_percent", trend, 5.0);
   if (!heap_mb_.empty()) {
     findings.list("heap_mb", heap_mb_);
-    // What the caches of turns and prompts hold at a stop differs; a trend does not.
-    const auto few = static_cast<std::ptrdiff_t>(std::min<std::size_t>(heap_mb_.size(), 5));
-    const auto mean = [few](auto first) {
-      return std::accumulate(first, first + few, 0.0) / static_cast<double>(few);
-    };
-    findings.in_full_at_most("heap_growth_percent",
-                             100.0 * (mean(heap_mb_.end() - few) / mean(heap_mb_.begin()) - 1.0),
-                             5.0);
+    findings.in_full_at_most("heap_growth_percent", trend_percent(heap_mb_), 5.0);
   }
   if (!gpu_mb_.empty()) {
     findings.list(gpu_of_processes_ ? "gpu_mb" : "gpu_mb_of_all", gpu_mb_);

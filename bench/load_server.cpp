@@ -184,6 +184,9 @@ std::string LoadServer::leftovers(std::int64_t timeout_us) const {
     };
     for (const char* name : {"koho_pages_used", "koho_engine_requests_live", "koho_requests_live"})
       expect(name, metric_in(page, name), 0);
+    // A key learns of a request's end last.
+    if (const double live = metric_in(page, "koho_key_requests_live"); live >= 0)
+      expect("koho_key_requests_live", live, 0);
     expect("koho_connections_live", metric_in(page, "koho_connections_live"), 1);
     expect("descriptors", static_cast<double>(descriptors), static_cast<double>(descriptors_idle_));
     if (const std::vector<pid_t> now = with_children(process_); now != processes_)
