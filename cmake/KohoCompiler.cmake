@@ -70,7 +70,7 @@ endif()
 # koho_precompile(TARGET headers ... | REUSE_FROM other): headers that cost more to read than the target's own sources.
 # A target's headers and its sources must be compiled at one level and with one set of -m flags: koho_cold() picks the
 # headers of -O1, and a file with -m flags of its own sets SKIP_PRECOMPILE_HEADERS.
-# A preset without them (fuzz, cuda-compile) shows which file forgets an include.
+# A build without them (fuzz, wheel, tools/compiler_check.py) shows which file forgets an include.
 option(KOHO_PRECOMPILE "Compile the headers that nearly every file includes once" ON)
 function(koho_precompile TARGET)
   if(NOT KOHO_PRECOMPILE)
