@@ -213,11 +213,35 @@ Result<LinearSource> Operands::source(std::int64_t rows, std::int64_t columns, W
   return source;
 }
 
-Status Operands::place_linear(std::span<const LinearSource> blocks, std::int64_t copies) {
-  for (; copies > 0; --copies) {
-    KOHO_TRY_ASSIGN(Linear linear, site_.measured.place_linear(blocks));
-    linears.measured.push_back(std::move(linear));
+void Operands::use(std::size_t index) {
+  const auto swap = [this](Placed& placed) {
+    std::swap(placed.linears, linears.measured);
+    std::swap(placed.experts, experts.measured);
+  };
+  swap(unused_[used_]);
+  used_ = index;
+  swap(unused_[used_]);
+}
+
+Status Operands::on_each_tested(const std::function<Status()>& place) {
+  if (!guarded_) return place();
+  const std::size_t before = used_;
+  for (std::size_t i = 0; i < tested_.size(); ++i) {
+    use(i);
+    KOHO_TRY(place());
   }
+  use(before);
+  return {};
+}
+
+Status Operands::place_linear(std::span<const LinearSource> blocks, std::int64_t copies) {
+  KOHO_TRY(on_each_tested([&]() -> Status {
+    for (std::int64_t i = 0; i < copies; ++i) {
+      KOHO_TRY_ASSIGN(Linear linear, backend(Side::measured).place_linear(blocks));
+      linears.measured.push_back(std::move(linear));
+    }
+    return {};
+  }));
   if (site_.reference == nullptr) return {};
   KOHO_TRY_ASSIGN(Linear linear, site_.reference->place_linear(blocks));
   linears.reference.push_back(std::move(linear));
@@ -225,10 +249,13 @@ Status Operands::place_linear(std::span<const LinearSource> blocks, std::int64_t
 }
 
 Status Operands::place_experts(const ExpertsSource& source, std::int64_t copies) {
-  for (; copies > 0; --copies) {
-    KOHO_TRY_ASSIGN(Experts placed, site_.measured.place_experts(source));
-    experts.measured.push_back(std::move(placed));
-  }
+  KOHO_TRY(on_each_tested([&]() -> Status {
+    for (std::int64_t i = 0; i < copies; ++i) {
+      KOHO_TRY_ASSIGN(Experts placed, backend(Side::measured).place_experts(source));
+      experts.measured.push_back(std::move(placed));
+    }
+    return {};
+  }));
   if (site_.reference == nullptr) return {};
   KOHO_TRY_ASSIGN(Experts placed, site_.reference->place_experts(source));
   experts.reference.push_back(std::move(placed));
@@ -241,7 +268,7 @@ Status Operands::reserve(const StepLimits& limits) {
   all.query_heads = 96;
   all.kv_heads = 8;
   all.head_width = 128;
-  KOHO_TRY(site_.measured.reserve(all));
+  KOHO_TRY(on_each_tested([&] { return backend(Side::measured).reserve(all); }));
   if (site_.reference == nullptr) return {};
   StepLimits few = all;
   few.tokens_max = std::min(few.tokens_max, kRowsCompared);

@@ -53,13 +53,21 @@ class Operands {
 
   /// Operands of a timing.
   explicit Operands(const BenchBackends& site) : site_(site) {}
-  /// Guarded operands, whose random numbers follow from `seed`.
-  Operands(Backend& tested, std::uint64_t seed)
-      : site_{tested, nullptr, 0.0}, guarded_(true), random_(seed) {}
+  /// Guarded operands, whose random numbers follow from `seed`, of one backend, or of several that
+  /// read each other's memory. Weights are placed on each; the first is in use.
+  Operands(std::vector<Backend*> tested, std::uint64_t seed)
+      : site_{*tested.at(0), nullptr, 0.0},
+        guarded_(true),
+        random_(seed),
+        tested_(std::move(tested)),
+        unused_(tested_.size()) {}
 
+  /// Calls of the measured side go to tested backend `index` from here on.
+  void use(std::size_t index);
   /// Requires: the side has a backend.
   Backend& backend(Side side) const {
-    return side == Side::measured ? site_.measured : *site_.reference;
+    if (side == Side::reference) return *site_.reference;
+    return guarded_ ? *tested_[used_] : site_.measured;
   }
   const BenchBackends& site() const { return site_; }
   bool guarded() const { return guarded_; }
@@ -137,12 +145,20 @@ class Operands {
   Sides<std::vector<Experts>> experts;
 
  private:
+  struct Placed {
+    std::vector<Linear> linears;
+    std::vector<Experts> experts;
+  };
   Result<TensorView> host_bytes(DType dtype, const Shape& shape, std::span<const std::byte> bytes);
   const DeviceArray& array_of(const TensorView& view) const;
+  Status on_each_tested(const std::function<Status()>& place);
 
   BenchBackends site_;
   bool guarded_ = false;
   Random random_{1};
+  std::vector<Backend*> tested_;
+  std::vector<Placed> unused_;  // of the tested backends but the one in use
+  std::size_t used_ = 0;
   std::deque<Tensor> tensors_;
   std::deque<HostTensor> values_;
   std::deque<DeviceArray> arrays_;

@@ -12,8 +12,9 @@ const std::vector<OpCase>& op_cases() {
     for (const bench::OperatorCase& one : bench::operator_cases())
       if (one.build_random != nullptr)
         all.push_back({one.name,
-                       [&one](Backend& backend, std::uint64_t seed, const OpCaseOptions& options) {
-                         return check_parity(one, backend, seed, options);
+                       [&one](const std::vector<Backend*>& backends, std::uint64_t seed,
+                              const OpCaseOptions& options) {
+                         return check_parity(one, backends, seed, options);
                        },
                        one.is_large, one.rounds_max});
     return all;

@@ -45,13 +45,19 @@ struct OpCaseOptions {
 
 struct OpCase {
   std::string name;
-  /// Runs the case once. Returns what was wrong, in words; empty = nothing.
-  std::function<std::string(Backend& backend, std::uint64_t seed, const OpCaseOptions& options)>
-      run;
+  /// Runs the case once on each of some backends that read each other's memory. Returns what was
+  /// wrong, in words; empty = nothing.
+  std::function<std::string(
+      const std::vector<Backend*>& backends, std::uint64_t seed, const OpCaseOptions& options)>
+      run_on;
   /// Takes seconds on a CPU: tests that run many rounds run few of these.
   bool is_large = false;
   /// Rounds beyond these would show little for their time.
   std::uint64_t rounds_max = UINT64_MAX;
+
+  std::string run(Backend& backend, std::uint64_t seed, const OpCaseOptions& options) const {
+    return run_on({&backend}, seed, options);
+  }
 };
 
 const std::vector<OpCase>& op_cases();

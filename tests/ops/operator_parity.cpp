@@ -2,8 +2,10 @@
 #include "ops/operator_parity.h"
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <type_traits>
+#include <utility>
 #include <variant>
 
 #include "base/check.h"
@@ -41,37 +43,43 @@ HostTensor written_of(const HostTensor& part, HostTensor all) {
   return all;
 }
 
-/// The results against float64.
-std::string compare_with_float64(const OperatorRun& run,
-                                 const Results& results,
-                                 const OpCaseOptions& options) {
+/// Computes the float64 reference of a run.
+Comparison comparison_of(const OperatorRun& run, const OpCaseOptions& options) {
   return std::visit(
-      [&](const auto& operands) -> std::string {
+      [&](const auto& operands) -> Comparison {
         if constexpr (std::is_same_v<std::decay_t<decltype(operands)>, std::monostate>)
-          return run.op + " has no float64 reference\n";
+          return [&run](const Results&) { return run.op + " has no float64 reference\n"; };
         else
-          return compare_reference(operands, results, options);
+          return compare_reference(operands, options);
       },
       run.operands);
 }
 
-/// Runs a row in arrays of its own, twice: its bits are those of the batch. A run that says what
-/// its operands are is compared with float64 as well.
-std::string check_row_alone(Operands& own,
-                            const Result<OperatorRun>& alone,
-                            const Results& results,
-                            std::int64_t row,
-                            const OpCaseOptions& options) {
-  const std::string name = "row " + std::to_string(row) + " alone";
-  if (!alone.ok()) return fault_of(name, alone.error());
+/// A row of a case in arrays of its own. A run that says what its operands are is compared with
+/// float64 as well.
+struct RowAlone {
+  std::int64_t row;
+  Result<OperatorRun> run;
+  Comparison compare;
+
+  RowAlone(std::int64_t index, Result<OperatorRun> built, const OpCaseOptions& options)
+      : row(index), run(std::move(built)) {
+    if (run.ok() && !std::holds_alternative<std::monostate>(run->operands))
+      compare = comparison_of(*run, options);
+  }
+};
+
+/// Runs a row alone, twice: its bits are those of the batch.
+std::string check_row_alone(Operands& own, const RowAlone& alone, const Results& results) {
+  const std::string name = "row " + std::to_string(alone.row) + " alone";
+  if (!alone.run.ok()) return fault_of(name, alone.run.error());
   std::string faults;
   for (const char* time : {"", " again"}) {
-    restore(own, *alone);
-    faults += fault_of(alone->op + ", " + name, run_all(*alone));
-    faults += Results(own, *alone).compare_row(name + time, results, row);
+    restore(own, *alone.run);
+    faults += fault_of(alone.run->op + ", " + name, run_all(*alone.run));
+    faults += Results(own, *alone.run).compare_row(name + time, results, alone.row);
   }
-  if (!std::holds_alternative<std::monostate>(alone->operands))
-    faults += compare_with_float64(*alone, Results(own, *alone), options);
+  if (alone.compare) faults += alone.compare(Results(own, *alone.run));
   return faults;
 }
 
@@ -144,34 +152,47 @@ std::string check_quantized(const Results& results, const std::string& name) {
 }
 
 std::string check_parity(const bench::OperatorCase& operator_case,
-                         Backend& backend,
+                         const std::vector<Backend*>& backends,
                          std::uint64_t seed,
                          const OpCaseOptions& options) {
-  const auto own = std::make_shared<Operands>(backend, seed);
+  const auto own = std::make_shared<Operands>(backends, seed);
   const Result<OperatorRun> built = operator_case.build_random(own);
   if (!built.ok()) return fault_of("build", built.error());
   const OperatorRun& run = *built;
-  std::string faults = fault_of(run.op, run_all(run));
-  const Results results(*own, run);
-  faults += compare_with_float64(run, results, options);
-  if (!run.once) {
-    restore(*own, run);
-    faults += fault_of(run.op, run_all(run));
-    faults += Results(*own, run).compare("run again", results);
-  }
-  for (const bench::SameBits& other : run.same_bits) {
-    const Result<OperatorRun> same = other.build();
-    if (!same.ok()) return faults + fault_of(other.name, same.error());
-    faults += fault_of(run.op + " " + other.name, run_all(*same));
-    faults += Results(*own, *same).compare(other.name, results, other.except_row);
-  }
+  const Comparison compare = comparison_of(run, options);
+  std::vector<Result<OperatorRun>> same_bits;
+  for (const bench::SameBits& other : run.same_bits) same_bits.push_back(other.build());
+  std::deque<RowAlone> rows;  // whose comparisons refer to their runs
   if (options.batch_invariant && (!run.large_batch || options.large_batch_invariant))
     for (const std::int64_t row : run.rows_alone) {
       const bool decoded = run.row_decoded != nullptr && options.decode_matches_prefill;
-      faults += check_row_alone(*own, decoded ? run.row_decoded(row) : run.row_alone(row), results,
-                                row, options);
+      rows.emplace_back(row, decoded ? run.row_decoded(row) : run.row_alone(row), options);
     }
-  return faults + own->guard_fault();
+  std::string all_faults;
+  for (std::size_t i = 0; i < backends.size(); ++i) {
+    own->use(i);
+    if (i > 0) restore(*own, run);
+    std::string faults = fault_of(run.op, run_all(run));
+    const Results results(*own, run);
+    faults += compare(results);
+    if (!run.once) {
+      restore(*own, run);
+      faults += fault_of(run.op, run_all(run));
+      faults += Results(*own, run).compare("run again", results);
+    }
+    for (std::size_t s = 0; s < same_bits.size(); ++s) {
+      const bench::SameBits& other = run.same_bits[s];
+      const Result<OperatorRun>& same = same_bits[s];
+      if (!same.ok()) return all_faults + faults + fault_of(other.name, same.error());
+      if (i > 0) restore(*own, *same);
+      faults += fault_of(run.op + " " + other.name, run_all(*same));
+      faults += Results(*own, *same).compare(other.name, results, other.except_row);
+    }
+    for (const RowAlone& row : rows) faults += check_row_alone(*own, row, results);
+    faults += own->guard_fault();
+    if (!faults.empty()) all_faults += backends[i]->description() + ": " + faults;
+  }
+  return all_faults;
 }
 
 }  // namespace koho::testing

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,9 +21,10 @@
 
 namespace koho::testing {
 
-/// What was wrong, in words; empty = nothing. Requires: the case has a random shape.
+/// What was wrong, in words; empty = nothing. Several backends, which read each other's memory,
+/// share operands and reference. Requires: the case has a random shape.
 std::string check_parity(const bench::OperatorCase& operator_case,
-                         Backend& backend,
+                         const std::vector<Backend*>& backends,
                          std::uint64_t seed,
                          const OpCaseOptions& options);
 
@@ -61,50 +63,33 @@ std::string check_quantized(const Results& results, const std::string& name);
 
 // ---- the results against float64, by operator
 
-std::string compare_reference(const bench::LinearOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions& options);
-std::string compare_reference(const bench::NormOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions& options);
-std::string compare_reference(const bench::SiluOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions& options);
-std::string compare_reference(const bench::LookupOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions& options);
-std::string compare_reference(const bench::RouteOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions& options);
-std::string compare_reference(const std::shared_ptr<const bench::QkOperands>& operands,
-                              const Results& results,
-                              const OpCaseOptions& options);
-std::string compare_reference(const std::shared_ptr<const bench::AttentionOperands>& operands,
-                              const Results& results,
-                              const OpCaseOptions& options);
-std::string compare_reference(const std::shared_ptr<const bench::ExpertsOperands>& operands,
-                              const Results& results,
-                              const OpCaseOptions& options);
-std::string compare_reference(const bench::GatherInputIdsOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions& options);
-std::string compare_reference(const bench::CommitSampledOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions& options);
-std::string compare_reference(const bench::SetEntriesOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions& options);
-std::string compare_reference(const bench::CopyPagesOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions& options);
-std::string compare_reference(const bench::CountSampledOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions& options);
-std::string compare_reference(const bench::ResetCountsOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions& options);
-std::string compare_reference(const std::shared_ptr<const bench::SampleOperands>& operands,
-                              const Results& results,
-                              const OpCaseOptions& options);
+/// What is wrong with the results of one backend.
+using Comparison = std::function<std::string(const Results& results)>;
+/// Computes the reference, once for all backends. The operands and options outlive it.
+Comparison compare_reference(const bench::LinearOperands& operands, const OpCaseOptions& options);
+Comparison compare_reference(const bench::NormOperands& operands, const OpCaseOptions& options);
+Comparison compare_reference(const bench::SiluOperands& operands, const OpCaseOptions& options);
+Comparison compare_reference(const bench::LookupOperands& operands, const OpCaseOptions& options);
+Comparison compare_reference(const bench::RouteOperands& operands, const OpCaseOptions& options);
+Comparison compare_reference(const std::shared_ptr<const bench::QkOperands>& operands,
+                             const OpCaseOptions& options);
+Comparison compare_reference(const std::shared_ptr<const bench::AttentionOperands>& operands,
+                             const OpCaseOptions& options);
+Comparison compare_reference(const std::shared_ptr<const bench::ExpertsOperands>& operands,
+                             const OpCaseOptions& options);
+Comparison compare_reference(const bench::GatherInputIdsOperands& operands,
+                             const OpCaseOptions& options);
+Comparison compare_reference(const bench::CommitSampledOperands& operands,
+                             const OpCaseOptions& options);
+Comparison compare_reference(const bench::SetEntriesOperands& operands,
+                             const OpCaseOptions& options);
+Comparison compare_reference(const bench::CopyPagesOperands& operands,
+                             const OpCaseOptions& options);
+Comparison compare_reference(const bench::CountSampledOperands& operands,
+                             const OpCaseOptions& options);
+Comparison compare_reference(const bench::ResetCountsOperands& operands,
+                             const OpCaseOptions& options);
+Comparison compare_reference(const std::shared_ptr<const bench::SampleOperands>& operands,
+                             const OpCaseOptions& options);
 
 }  // namespace koho::testing

@@ -137,41 +137,52 @@ std::string check_finite(const HostTensor& out, std::int64_t first) {
   return {};
 }
 
+Comparison compare_all_rows(const bench::AttentionOperands& in, const OpCaseOptions& options) {
+  Attended all;
+  std::vector<std::int64_t> rows;
+  for (std::int64_t row = 0; row < in.step.tokens(); ++row) {
+    rows.push_back(row);
+    for (std::int64_t head = 0; head < in.step.heads.query_heads; ++head) {
+      const Attended one = attend_row(in, row, head, options);
+      all.out.insert(all.out.end(), one.out.begin(), one.out.end());
+      all.bounds.insert(all.bounds.end(), one.bounds.begin(), one.bounds.end());
+    }
+  }
+  return [&in, all, rows](const Results& results) {
+    const HostTensor& out = results.at("out.values");
+    return check_quantized(results, "out") +
+           compare_bounds("out", bench::rows_of(out, rows), all.out, all.bounds,
+                          in.step.heads.width) +
+           check_finite(out, in.step.tokens());  // padding
+  };
+}
+
+Comparison compare_some_heads(const bench::AttentionOperands& in, const OpCaseOptions& options) {
+  std::vector<Attended> attended;
+  for (const auto& [row, head] : in.compared)
+    attended.push_back(attend_row(in, row, head, options));
+  return [&in, attended](const Results& results) {
+    const HostTensor& out = results.at("out.values");
+    const std::int64_t width = in.step.heads.width;
+    std::string faults = check_quantized(results, "out") + check_finite(out, 0);
+    for (std::size_t i = 0; i < attended.size(); ++i) {
+      const auto& [row, head] = in.compared[i];
+      HostTensor part(DType::bf16, {1, width});
+      for (std::int64_t j = 0; j < width; ++j)
+        part.set(j, out.at(row * out.shape[1] + head * width + j));
+      faults += compare_bounds("row " + std::to_string(row) + ", head " + std::to_string(head),
+                               part, attended[i].out, attended[i].bounds, width);
+    }
+    return faults;
+  };
+}
+
 }  // namespace
 
-std::string compare_reference(const std::shared_ptr<const bench::AttentionOperands>& operands,
-                              const Results& results,
-                              const OpCaseOptions& options) {
+Comparison compare_reference(const std::shared_ptr<const bench::AttentionOperands>& operands,
+                             const OpCaseOptions& options) {
   const bench::AttentionOperands& in = *operands;
-  const HeadShape& heads = in.step.heads;
-  const HostTensor& out = results.at("out.values");
-  std::string faults = check_quantized(results, "out");
-  if (in.compared.empty()) {
-    std::vector<double> expected;
-    std::vector<double> bounds;
-    std::vector<std::int64_t> rows;
-    for (std::int64_t row = 0; row < in.step.tokens(); ++row) {
-      rows.push_back(row);
-      for (std::int64_t head = 0; head < heads.query_heads; ++head) {
-        const Attended one = attend_row(in, row, head, options);
-        expected.insert(expected.end(), one.out.begin(), one.out.end());
-        bounds.insert(bounds.end(), one.bounds.begin(), one.bounds.end());
-      }
-    }
-    return faults +
-           compare_bounds("out", bench::rows_of(out, rows), expected, bounds, heads.width) +
-           check_finite(out, in.step.tokens());  // padding
-  }
-  faults += check_finite(out, 0);
-  for (const auto& [row, head] : in.compared) {
-    const Attended one = attend_row(in, row, head, options);
-    HostTensor part(DType::bf16, {1, heads.width});
-    for (std::int64_t i = 0; i < heads.width; ++i)
-      part.set(i, out.at(row * out.shape[1] + head * heads.width + i));
-    faults += compare_bounds("row " + std::to_string(row) + ", head " + std::to_string(head), part,
-                             one.out, one.bounds, heads.width);
-  }
-  return faults;
+  return in.compared.empty() ? compare_all_rows(in, options) : compare_some_heads(in, options);
 }
 
 }  // namespace koho::testing

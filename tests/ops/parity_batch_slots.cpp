@@ -40,9 +40,7 @@ bool completes_stop(const std::int32_t* record, std::int32_t token) {
 
 }  // namespace
 
-std::string compare_reference(const bench::GatherInputIdsOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions&) {
+Comparison compare_reference(const bench::GatherInputIdsOperands& operands, const OpCaseOptions&) {
   const bench::BatchSlotsOperands& in = operands.batch_slots;
   std::vector<std::int64_t> ids = operands.given;
   std::vector<std::int64_t> slots = operands.slots;
@@ -63,16 +61,16 @@ std::string compare_reference(const bench::GatherInputIdsOperands& operands,
       tables.as<std::int32_t>()[static_cast<std::int64_t>(s) * width + i] =
           in.pages.as<std::int32_t>()[batch_slot * width + i];
   }
-  return compare_bits("token_ids", results.at("token_ids"), integers(DType::i32, ids)) +
-         compare_bits("slots", results.at("slots"), integers(DType::i64, slots)) +
-         compare_bits("context_lengths", results.at("context_lengths"),
-                      integers(DType::i32, contexts)) +
-         compare_bits("page_tables", results.at("page_tables"), tables);
+  return [=](const Results& results) {
+    return compare_bits("token_ids", results.at("token_ids"), integers(DType::i32, ids)) +
+           compare_bits("slots", results.at("slots"), integers(DType::i64, slots)) +
+           compare_bits("context_lengths", results.at("context_lengths"),
+                        integers(DType::i32, contexts)) +
+           compare_bits("page_tables", results.at("page_tables"), tables);
+  };
 }
 
-std::string compare_reference(const bench::CommitSampledOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions&) {
+Comparison compare_reference(const bench::CommitSampledOperands& operands, const OpCaseOptions&) {
   bench::BatchSlotsOperands after = operands.batch_slots;
   // Rows of no batch slot are left as they were.
   HostTensor ends = poison(DType::u8, {static_cast<std::int64_t>(operands.ids.size())});
@@ -92,33 +90,33 @@ std::string compare_reference(const bench::CommitSampledOperands& operands,
     const std::int32_t output = record[OutputRecord::kOutput]++;
     record[OutputRecord::kRecent + output % OutputRecord::kRecentTokens] = id;
   }
-  return compare_bits("ends", results.at("ends"), ends) +
-         compare_bits("last_sampled", results.at("last_sampled"), after.last_sampled) +
-         compare_bits("outputs", results.at("outputs"), after.outputs);
+  return [=](const Results& results) {
+    return compare_bits("ends", results.at("ends"), ends) +
+           compare_bits("last_sampled", results.at("last_sampled"), after.last_sampled) +
+           compare_bits("outputs", results.at("outputs"), after.outputs);
+  };
 }
 
-std::string compare_reference(const bench::SetEntriesOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions&) {
+Comparison compare_reference(const bench::SetEntriesOperands& operands, const OpCaseOptions&) {
   HostTensor table = operands.table;
   const auto* pairs = operands.pairs.as<std::int32_t>();
   for (std::int64_t i = 0; i < operands.pairs.shape[0]; ++i)
     table.as<std::int32_t>()[pairs[2 * i]] = pairs[2 * i + 1];
-  return compare_bits("table", results.at("table"), table);
+  return [=](const Results& results) { return compare_bits("table", results.at("table"), table); };
 }
 
-std::string compare_reference(const bench::CopyPagesOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions&) {
-  std::string faults;
-  for (const auto& [name, before] : operands.parts) {
-    HostTensor after = before;
-    const auto bytes = static_cast<std::ptrdiff_t>(after.bytes.size()) / after.shape[0];
-    std::copy_n(before.bytes.begin() + operands.from * bytes, bytes,
-                after.bytes.begin() + operands.to * bytes);
-    faults += compare_bits(name, results.at(name), after);
-  }
-  return faults;
+Comparison compare_reference(const bench::CopyPagesOperands& operands, const OpCaseOptions&) {
+  return [&operands](const Results& results) {
+    std::string faults;
+    for (const auto& [name, before] : operands.parts) {
+      HostTensor after = before;
+      const auto bytes = static_cast<std::ptrdiff_t>(after.bytes.size()) / after.shape[0];
+      std::copy_n(before.bytes.begin() + operands.from * bytes, bytes,
+                  after.bytes.begin() + operands.to * bytes);
+      faults += compare_bits(name, results.at(name), after);
+    }
+    return faults;
+  };
 }
 
 }  // namespace koho::testing

@@ -219,27 +219,59 @@ struct Gain {
   }
 };
 
+/// What one expert adds to a token.
+struct Part {
+  MlpReference reference;
+  double weight = 1.0;
+  std::size_t gain = 0;  // the expert; the shared one is the last
+};
+
+/// A token's parts: `routed` ones, and the shared expert's.
+struct TokenReference {
+  std::int64_t token = 0;
+  std::vector<Part> parts;
+  std::size_t routed = 0;
+};
+
+/// The tokens that are compared.
+std::vector<TokenReference> references_of(const bench::ExpertsOperands& in,
+                                          const OpCaseOptions& options) {
+  std::vector<std::vector<double>> down_values;
+  for (const SyntheticMlp& mlp : in.experts) down_values.push_back(values_of(mlp.down));
+  if (in.shared) down_values.push_back(values_of(in.shared->down));
+  std::vector<TokenReference> references;
+  const std::int64_t choices = in.ids.shape[1];
+  for (std::int64_t t = in.first_compared; t < in.x.values.shape[0]; t += in.step) {
+    TokenReference reference;
+    reference.token = t;
+    for (std::int64_t a = 0; a < choices; ++a) {
+      const auto expert = static_cast<std::int64_t>(in.ids.at(t * choices + a)) - in.first;
+      if (expert < 0 || expert >= static_cast<std::int64_t>(in.experts.size())) continue;
+      const auto e = static_cast<std::size_t>(expert);
+      reference.parts.push_back({mlp_reference(in.experts[e], down_values[e], in.x, t, options),
+                                 in.weights.at(t * choices + a), e});
+    }
+    reference.routed = reference.parts.size();
+    if (in.shared)
+      reference.parts.push_back({mlp_reference(*in.shared, down_values.back(), in.x, t, options),
+                                 1.0, in.experts.size()});
+    references.push_back(std::move(reference));
+  }
+  return references;
+}
+
 /// Adds up what float64 knows of `out`, token by token.
 class ExpertsComparison {
  public:
-  ExpertsComparison(const bench::ExpertsOperands& in,
-                    const HostTensor& out,
-                    const OpCaseOptions& options)
-      : in_(in), out_(out), options_(options), gains_(in.experts.size() + 1) {
-    for (const SyntheticMlp& mlp : in.experts) down_values_.push_back(values_of(mlp.down));
-    if (in.shared) down_values_.push_back(values_of(in.shared->down));
-  }
+  ExpertsComparison(const bench::ExpertsOperands& in, const HostTensor& out)
+      : out_(out), gains_(in.experts.size() + 1) {}
 
-  void add_token(std::int64_t t) {
-    std::vector<Part> parts = routed_parts(t);
-    const std::size_t routed = parts.size();
-    if (in_.shared)
-      parts.push_back({mlp_reference(*in_.shared, down_values_.back(), in_.x, t, options_), 1.0,
-                       gains_.size() - 1});
-    for (const Part& part : parts)
+  void add(const TokenReference& reference) {
+    for (const Part& part : reference.parts)
       if (std::isfinite(part.reference.along))  // no NaN in this token
         gains_[part.gain].variance += std::pow(part.weight, 4.0) * part.reference.along;
-    for (std::int64_t i = 0; i < out_.shape[1]; ++i) add_element(t, i, parts, routed);
+    for (std::int64_t i = 0; i < out_.shape[1]; ++i)
+      add_element(reference.token, i, reference.parts, reference.routed);
   }
 
   std::string faults() const {
@@ -254,26 +286,6 @@ class ExpertsComparison {
   }
 
  private:
-  /// What one expert adds to a token.
-  struct Part {
-    MlpReference reference;
-    double weight = 1.0;
-    std::size_t gain = 0;
-  };
-
-  std::vector<Part> routed_parts(std::int64_t t) const {
-    std::vector<Part> parts;
-    const std::int64_t choices = in_.ids.shape[1];
-    for (std::int64_t a = 0; a < choices; ++a) {
-      const auto expert = static_cast<std::int64_t>(in_.ids.at(t * choices + a)) - in_.first;
-      if (expert < 0 || expert >= static_cast<std::int64_t>(in_.experts.size())) continue;
-      const auto e = static_cast<std::size_t>(expert);
-      parts.push_back({mlp_reference(in_.experts[e], down_values_[e], in_.x, t, options_),
-                       in_.weights.at(t * choices + a), e});
-    }
-    return parts;
-  }
-
   void add_element(std::int64_t t,
                    std::int64_t i,
                    const std::vector<Part>& parts,
@@ -311,31 +323,28 @@ class ExpertsComparison {
     }
   }
 
-  const bench::ExpertsOperands& in_;
   const HostTensor& out_;
-  const OpCaseOptions& options_;
   std::vector<Gain> gains_;  // the shared expert's is the last
-  std::vector<std::vector<double>> down_values_;
   std::vector<double> compared_, expected_, bounds_;
 };
 
 }  // namespace
 
-std::string compare_reference(const std::shared_ptr<const bench::ExpertsOperands>& operands,
-                              const Results& results,
-                              const OpCaseOptions& options) {
-  const HostTensor& out = results.at("out");
-  // All rows were written, also those that are not compared below: poison is NaN, x has a row of
-  // NaN at most.
-  std::int64_t nan_rows = 0;
-  for (std::int64_t t = 0; t < out.shape[0]; ++t)
-    nan_rows += std::isnan(out.at(t * out.shape[1])) ? 1 : 0;
-  std::string faults;
-  if (nan_rows > 1) faults += std::to_string(nan_rows) + " rows of out are NaN\n";
-  ExpertsComparison comparison(*operands, out, options);
-  for (std::int64_t t = operands->first_compared; t < out.shape[0]; t += operands->step)
-    comparison.add_token(t);
-  return faults + comparison.faults();
+Comparison compare_reference(const std::shared_ptr<const bench::ExpertsOperands>& operands,
+                             const OpCaseOptions& options) {
+  return [&in = *operands, references = references_of(*operands, options)](const Results& results) {
+    const HostTensor& out = results.at("out");
+    // All rows were written, also those that are not compared below: poison is NaN, x has a row of
+    // NaN at most.
+    std::int64_t nan_rows = 0;
+    for (std::int64_t t = 0; t < out.shape[0]; ++t)
+      nan_rows += std::isnan(out.at(t * out.shape[1])) ? 1 : 0;
+    std::string faults;
+    if (nan_rows > 1) faults += std::to_string(nan_rows) + " rows of out are NaN\n";
+    ExpertsComparison comparison(in, out);
+    for (const TokenReference& reference : references) comparison.add(reference);
+    return faults + comparison.faults();
+  };
 }
 
 }  // namespace koho::testing

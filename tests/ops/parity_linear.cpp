@@ -22,15 +22,25 @@ double sum_error(const OpCaseOptions& options, bool bf16, std::int64_t columns) 
                   options.chain_error * static_cast<double>(columns) / 16.0);
 }
 
-/// Compares some rows of `out`, taken together.
-std::string compare_rows(const std::string& name,
-                         const bench::LinearOperands& in,
-                         const HostTensor& out,
-                         const std::vector<std::int64_t>& rows,
-                         const OpCaseOptions& options) {
+/// What some rows of `out` are compared with, taken together.
+struct RowsReference {
+  std::string name;
+  std::vector<std::int64_t> rows;
+  std::vector<double> expected, slack, f32_slack;
+
+  std::string compare(const HostTensor& out) const {
+    return compare_slack(name, bench::rows_of(out, rows), expected, slack, f32_slack, kLinearL2);
+  }
+};
+
+RowsReference reference_of(const std::string& name,
+                           const bench::LinearOperands& in,
+                           const std::vector<std::int64_t>& rows,
+                           const OpCaseOptions& options) {
   const SyntheticActivation x = in.x->rows(rows);
   const auto tokens = static_cast<std::int64_t>(rows.size());
-  const std::int64_t width = out.shape[1];
+  std::int64_t width = 0;
+  for (const SyntheticLinear& weight : *in.weights) width += weight.rows;
   std::vector<double> expected(static_cast<std::size_t>(tokens * width));
   std::vector<double> slack(expected.size());
   std::vector<double> f32_slack(expected.size());
@@ -51,7 +61,7 @@ std::string compare_rows(const std::string& name,
     }
     first += weight.rows;
   }
-  return compare_slack(name, bench::rows_of(out, rows), expected, slack, f32_slack, kLinearL2);
+  return {name, rows, std::move(expected), std::move(slack), std::move(f32_slack)};
 }
 
 /// Rows that are not compared were written: poison is NaN, and x has a row of NaN at most.
@@ -68,22 +78,25 @@ std::string check_written(const HostTensor& out) {
 
 }  // namespace
 
-std::string compare_reference(const bench::LinearOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions& options) {
-  const HostTensor& out = results.at("out");
-  if (operands.compared.empty()) {
-    std::vector<std::int64_t> all(static_cast<std::size_t>(out.shape[0]));
+Comparison compare_reference(const bench::LinearOperands& operands, const OpCaseOptions& options) {
+  const bool all_compared = operands.compared.empty();
+  std::vector<RowsReference> references;
+  if (all_compared) {
+    std::vector<std::int64_t> all(static_cast<std::size_t>(operands.x->values.shape[0]));
     std::iota(all.begin(), all.end(), 0);
-    return compare_rows("out", operands, out, all, options);
+    references.push_back(reference_of("out", operands, all, options));
   }
-  std::string faults = check_written(out);
   for (const std::vector<std::int64_t>& rows : operands.compared) {
     const std::string name =
         rows.size() == 1 ? "token " + std::to_string(rows[0]) : std::string("some tokens");
-    faults += compare_rows(name, operands, out, rows, options);
+    references.push_back(reference_of(name, operands, rows, options));
   }
-  return faults;
+  return [all_compared, references](const Results& results) {
+    const HostTensor& out = results.at("out");
+    std::string faults = all_compared ? std::string() : check_written(out);
+    for (const RowsReference& reference : references) faults += reference.compare(out);
+    return faults;
+  };
 }
 
 }  // namespace koho::testing

@@ -91,22 +91,39 @@ std::string compare_quantized_bits(const std::string& name,
   return faults;
 }
 
+/// Every head of q and k, token by token, normed and rotated.
+struct Rotated {
+  std::vector<std::vector<Interval>> q, k;
+
+  explicit Rotated(const bench::QkOperands& in) {
+    const HeadShape& heads = in.heads;
+    for (std::int64_t t = 0; t < in.tokens(); ++t) {
+      for (std::int64_t head = 0; head < heads.query_heads; ++head)
+        q.push_back(rotated(in.qkv, t, head, in.q_norm, in.table, in.position(t), heads));
+      for (std::int64_t head = 0; head < heads.kv_heads; ++head)
+        k.push_back(in.slot(t) < 0 ? std::vector<Interval>()
+                                   : rotated(in.qkv, t, heads.query_heads + head, in.k_norm,
+                                             in.table, in.position(t), heads));
+    }
+  }
+};
+
 /// Where the cache was to be written, its rows; everything else is still poisoned.
-std::string check_cache(const bench::QkOperands& in, const Results& out) {
+std::string check_cache(const bench::QkOperands& in, const Rotated& expected, const Results& out) {
   const HeadShape& heads = in.heads;
   std::string faults;
   std::vector<bool> written(static_cast<std::size_t>(in.pages * heads.kv_heads * kPageTokens),
                             false);
   const auto check = [&](const char* name, const HostTensor& got, const HostTensor& scales,
-                         std::int64_t at, const std::vector<Interval>& expected) {
+                         std::int64_t at, const std::vector<Interval>& ranges) {
     if (in.has_quantized_pages()) {
-      faults += compare_quantized_bits(name, got, scales, at, expected);
+      faults += compare_quantized_bits(name, got, scales, at, ranges);
       return;
     }
     HostTensor row(DType::bf16, {heads.width});
     for (std::int64_t i = 0; i < heads.width; ++i)
       row.as<BFloat16>()[i] = got.as<BFloat16>()[at * heads.width + i];
-    faults += compare_intervals(name, row, expected);
+    faults += compare_intervals(name, row, ranges);
   };
   for (std::int64_t t = 0; t < in.tokens(); ++t) {
     for (std::int64_t head = 0; head < heads.kv_heads && in.slot(t) >= 0; ++head) {
@@ -114,7 +131,7 @@ std::string check_cache(const bench::QkOperands& in, const Results& out) {
       written[static_cast<std::size_t>(at)] = true;
       const std::int64_t k_head = heads.query_heads + head;
       check("k", out.at("k"), out.scales("k"), at,
-            rotated(in.qkv, t, k_head, in.k_norm, in.table, in.position(t), heads));
+            expected.k[static_cast<std::size_t>(t * heads.kv_heads + head)]);
       std::vector<Interval> value;
       const std::int64_t first = t * in.qkv.shape[1] + (k_head + heads.kv_heads) * heads.width;
       for (std::int64_t i = 0; i < heads.width; ++i)
@@ -134,19 +151,16 @@ std::string check_cache(const bench::QkOperands& in, const Results& out) {
 }
 
 /// q as its values may be, or its quantised values and their scales.
-std::string check_q(const bench::QkOperands& in, const Results& out) {
-  const HeadShape& heads = in.heads;
+std::string check_q(const bench::QkOperands& in, const Rotated& expected, const Results& out) {
   std::string faults;
   std::vector<Interval> q_expected;
-  for (std::int64_t t = 0; t < in.tokens(); ++t) {
-    for (std::int64_t head = 0; head < heads.query_heads; ++head) {
-      const auto one = rotated(in.qkv, t, head, in.q_norm, in.table, in.position(t), heads);
-      if (in.has_quantized())
-        faults += compare_quantized_bits("q", out.at("q"), out.scales("q"),
-                                         t * heads.query_heads + head, one);
-      else
-        q_expected.insert(q_expected.end(), one.begin(), one.end());
-    }
+  for (std::size_t i = 0; i < expected.q.size(); ++i) {
+    const std::vector<Interval>& one = expected.q[i];
+    if (in.has_quantized())
+      faults += compare_quantized_bits("q", out.at("q"), out.scales("q"),
+                                       static_cast<std::int64_t>(i), one);
+    else
+      q_expected.insert(q_expected.end(), one.begin(), one.end());
   }
   return in.has_quantized() ? faults : compare_intervals("q", out.at("q"), q_expected);
 }
@@ -193,12 +207,13 @@ std::string compare_as_values(const bench::QkOperands& in, const Results& out) {
 
 }  // namespace
 
-std::string compare_reference(const std::shared_ptr<const bench::QkOperands>& operands,
-                              const Results& results,
-                              const OpCaseOptions&) {
-  std::string faults = check_q(*operands, results) + check_cache(*operands, results);
-  if (operands->has_quantized()) faults += compare_as_values(*operands, results);
-  return faults;
+Comparison compare_reference(const std::shared_ptr<const bench::QkOperands>& operands,
+                             const OpCaseOptions&) {
+  return [&in = *operands, expected = Rotated(*operands)](const Results& results) {
+    std::string faults = check_q(in, expected, results) + check_cache(in, expected, results);
+    if (in.has_quantized()) faults += compare_as_values(in, results);
+    return faults;
+  };
 }
 
 }  // namespace koho::testing

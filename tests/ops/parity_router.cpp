@@ -188,24 +188,29 @@ std::string compare_token(std::int64_t t,
 
 }  // namespace
 
-std::string compare_reference(const bench::RouteOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions& options) {
-  const HostTensor& ids = results.at("ids");
+Comparison compare_reference(const bench::RouteOperands& operands, const OpCaseOptions& options) {
   const std::int64_t experts = operands.weight.shape[0];
-  for (std::int64_t i = 0; i < ids.elements(); ++i)  // poison is no expert
-    if (ids.at(i) < 0.0 || ids.at(i) >= static_cast<double>(experts))
-      return fmt::format("token {} has expert {}\n", i / ids.shape[1], ids.at(i));
-  std::string faults;
-  for (std::int64_t t = operands.first_compared; t < ids.shape[0] && faults.empty();
-       t += operands.step) {
+  std::vector<Choice> choices;
+  for (std::int64_t t = operands.first_compared; t < operands.x.shape[0]; t += operands.step) {
     std::vector<Logit> logits;
     for (std::int64_t e = 0; e < experts; ++e)
       logits.push_back(logit_of(operands.x, t, operands.weight, e, options.router_chains));
-    const Choice choice = choose(logits, operands.bias, operands.settings);
-    if (choice.margin > 0.0) faults += compare_token(t, choice, ids, results.at("weights"));
+    choices.push_back(choose(logits, operands.bias, operands.settings));
   }
-  return faults;
+  return [&operands, experts, choices](const Results& results) {
+    const HostTensor& ids = results.at("ids");
+    for (std::int64_t i = 0; i < ids.elements(); ++i)  // poison is no expert
+      if (ids.at(i) < 0.0 || ids.at(i) >= static_cast<double>(experts))
+        return fmt::format("token {} has expert {}\n", i / ids.shape[1], ids.at(i));
+    std::string faults;
+    std::int64_t t = operands.first_compared;
+    for (const Choice& choice : choices) {
+      if (choice.margin > 0.0) faults += compare_token(t, choice, ids, results.at("weights"));
+      if (!faults.empty()) break;
+      t += operands.step;
+    }
+    return faults;
+  };
 }
 
 }  // namespace koho::testing

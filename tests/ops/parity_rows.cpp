@@ -56,29 +56,28 @@ std::vector<Interval> norm_reference(const HostTensor& x, const HostTensor& weig
   return out;
 }
 
-std::string compare_reference(const bench::NormOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions&) {
+Comparison compare_reference(const bench::NormOperands& operands, const OpCaseOptions&) {
   HostTensor x = operands.x;
-  std::string faults;
+  std::vector<Interval> sums;
   if (!operands.block_output.empty()) {
-    std::vector<Interval> sums;
     for (std::int64_t i = 0; i < x.elements(); ++i) {
       x.as<BFloat16>()[i] = to_bf16(to_float(operands.x.as<BFloat16>()[i]) +
                                     to_float(operands.block_output.as<BFloat16>()[i]));
       sums.push_back({x.at(i), x.at(i)});
     }
-    faults = compare_intervals("residual", results.at("residual"), sums);
   }
-  return faults +
-         compare_intervals("out", results.at("out.values"),
-                           norm_reference(x, operands.weight, static_cast<double>(operands.eps))) +
-         check_quantized(results, "out");
+  const std::vector<Interval> expected =
+      norm_reference(x, operands.weight, static_cast<double>(operands.eps));
+  return [&operands, sums, expected](const Results& results) {
+    std::string faults;
+    if (!operands.block_output.empty())
+      faults = compare_intervals("residual", results.at("residual"), sums);
+    return faults + compare_intervals("out", results.at("out.values"), expected) +
+           check_quantized(results, "out");
+  };
 }
 
-std::string compare_reference(const bench::SiluOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions&) {
+Comparison compare_reference(const bench::SiluOperands& operands, const OpCaseOptions&) {
   const HostTensor& gate_up = operands.gate_up;
   const std::int64_t width = gate_up.shape[1] / 2;
   std::vector<Interval> expected;
@@ -92,16 +91,18 @@ std::string compare_reference(const bench::SiluOperands& operands,
     const double tiny = std::fabs(silu.low) < 3e-37 ? std::fabs(up) * 3e-37 : 0.0;
     expected.push_back(rounded_bf16({product.low - tiny, product.high + tiny}));
   }
-  return compare_intervals("out", results.at("out.values"), expected) +
-         check_quantized(results, "out");
+  return [expected](const Results& results) {
+    return compare_intervals("out", results.at("out.values"), expected) +
+           check_quantized(results, "out");
+  };
 }
 
-std::string compare_reference(const bench::LookupOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions&) {
+Comparison compare_reference(const bench::LookupOperands& operands, const OpCaseOptions&) {
   const auto* ids = operands.ids.as<std::int32_t>();
   const std::vector<std::int64_t> rows(ids, ids + operands.ids.elements());
-  return compare_bits("out", results.at("out"), bench::rows_of(operands.table, rows));
+  return [expected = bench::rows_of(operands.table, rows)](const Results& results) {
+    return compare_bits("out", results.at("out"), expected);
+  };
 }
 
 }  // namespace koho::testing

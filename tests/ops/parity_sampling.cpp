@@ -65,12 +65,9 @@ std::string compare_logprobs(std::int64_t r,
   return faults;
 }
 
-}  // namespace
-
-std::string compare_reference(const std::shared_ptr<const bench::SampleOperands>& operands,
-                              const Results& results,
-                              const OpCaseOptions& options) {
-  const bench::SampleOperands& in = *operands;
+std::string compare_sampled(const bench::SampleOperands& in,
+                            const Results& results,
+                            const OpCaseOptions& options) {
   const std::int64_t vocabulary = in.logits.shape[1];
   const auto v = static_cast<std::size_t>(vocabulary);
   const auto words = static_cast<std::size_t>(in.masks.shape[1]);
@@ -100,9 +97,16 @@ std::string compare_reference(const std::shared_ptr<const bench::SampleOperands>
          compare_bits("nonzero", results.at("counts.nonzero"), bench::nonzero_of(counts));
 }
 
-std::string compare_reference(const bench::ResetCountsOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions&) {
+}  // namespace
+
+Comparison compare_reference(const std::shared_ptr<const bench::SampleOperands>& operands,
+                             const OpCaseOptions& options) {
+  return [&in = *operands, &options](const Results& results) {
+    return compare_sampled(in, results, options);
+  };
+}
+
+Comparison compare_reference(const bench::ResetCountsOperands& operands, const OpCaseOptions&) {
   HostTensor counts = operands.entries;
   const std::int64_t vocabulary = counts.shape[1];
   std::int32_t* row = counts.as<std::int32_t>() + operands.slot * vocabulary;
@@ -113,21 +117,23 @@ std::string compare_reference(const bench::ResetCountsOperands& operands,
     ++row[operands.output.as<std::int32_t>()[i]];
   HostTensor nonzero = operands.nonzero;
   bench::copy_row(bench::nonzero_of(counts), operands.slot, nonzero);
-  return compare_bits("counts", results.at("counts.entries"), counts) +
-         compare_bits("nonzero", results.at("counts.nonzero"), nonzero);
+  return [=](const Results& results) {
+    return compare_bits("counts", results.at("counts.entries"), counts) +
+           compare_bits("nonzero", results.at("counts.nonzero"), nonzero);
+  };
 }
 
-std::string compare_reference(const bench::CountSampledOperands& operands,
-                              const Results& results,
-                              const OpCaseOptions&) {
+Comparison compare_reference(const bench::CountSampledOperands& operands, const OpCaseOptions&) {
   HostTensor counts = operands.counts;
   for (std::size_t r = 0; r < operands.rows.size(); ++r) {
     const std::int64_t slot = operands.rows[r].counts_slot;
     if (slot >= 0 && operands.ids[r] >= 0)
       ++counts.as<std::int32_t>()[slot * counts.shape[1] + operands.ids[r]];
   }
-  return compare_bits("counts", results.at("counts.entries"), counts) +
-         compare_bits("nonzero", results.at("counts.nonzero"), bench::nonzero_of(counts));
+  return [=](const Results& results) {
+    return compare_bits("counts", results.at("counts.entries"), counts) +
+           compare_bits("nonzero", results.at("counts.nonzero"), bench::nonzero_of(counts));
+  };
 }
 
 }  // namespace koho::testing

@@ -267,6 +267,26 @@ TEST(Tolerances, RejectWrongExperts) {
   }
 }
 
+// Backends that share operands and reference: each has its own weights and is judged by itself.
+TEST(Tolerances, NameTheWrongBackendAmongSeveral) {
+  for (const char* name : {"attention_bf16", "experts_fp8_channel"}) {
+    const auto op_case = std::find_if(op_cases().begin(), op_cases().end(),
+                                      [&](const OpCase& one) { return one.name == name; });
+    ASSERT_NE(op_case, op_cases().end());
+    int spoiled = 0;
+    for (std::uint64_t seed = 0; seed < 6; ++seed) {
+      const std::unique_ptr<Backend> right = *make_cpu_backend({.threads = 2});
+      SpoilingBackend wrong(*make_cpu_backend({.threads = 1}), Fault::rows_swapped, 1.0F);
+      const std::string faults = op_case->run_on({right.get(), &wrong, right.get()}, seed, {});
+      EXPECT_EQ(faults.find(right->description()), std::string::npos) << name << ": " << faults;
+      if (!wrong.spoiled()) continue;
+      ++spoiled;
+      EXPECT_TRUE(faults.starts_with(wrong.description() + ": ")) << name << ": " << faults;
+    }
+    EXPECT_GT(spoiled, 0) << name;
+  }
+}
+
 // Of a factor so small only many tokens tell. Tensor cores leave more quantised values of the inner
 // activation undecided, so there it must be larger.
 TEST(Tolerances, RejectAnExpertThatIsALittleTooLarge) {
