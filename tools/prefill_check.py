@@ -20,45 +20,47 @@ import result_file
 import server_check
 
 WORDS = ("the", "of", "stone", "river", "7", "and", "Costs", "rose.", "light", "over")
-SHORT_BYTES = 40
 PAUSE_S = 0.1  # between short requests
-STEP_BYTES = 1200  # text of a step's largest chunk, 512 tokens
 
 
 class Client:
-    def __init__(self, port, seed):
-        self.port, self.random = port, random.Random(seed)
+    def __init__(self, port, seed, vocabulary):
+        self.port, self.random, self.vocabulary = port, random.Random(seed), vocabulary
 
-    def text(self, size):
-        """Of `size` bytes, that nobody sent before."""
+    def prompt(self, size):
+        """Of `size` bytes of text, or `size` token ids, that nobody sent before."""
+        if self.vocabulary:
+            return self.random.choices(range(self.vocabulary), k=size)
         text = ""
         while len(text) < size:
             text += self.random.choice(WORDS) + " " + (f"{self.random.randrange(1000)} " if self.random.random() < 0.2 else "")
         return text[:size]
 
-    async def first_token(self, size, text=None):
+    async def first_token(self, prompt):
         """Seconds to the only token after a prompt."""
-        got = await server_check.answer(self.port, {"prompt": text or self.text(size), "max_tokens": 1, "ignore_eos": True, "stream": True, "return_token_ids": True})
+        got = await server_check.answer(self.port, {"prompt": prompt, "max_tokens": 1, "ignore_eos": True, "stream": True, "return_token_ids": True})
         if got["error"]:
             sys.exit(f"FAILED: {got['error']}")
         return got["first_s"]
 
-    async def last_step(self, size):
-        text = self.text(size)
-        await self.first_token(size, text[:size - STEP_BYTES])
-        return await self.first_token(size, text)
+    async def last_steps(self, size, chunk, count):
+        """Seconds of the last chunk of so many prompts that begin alike."""
+        begin = self.prompt(size - chunk)
+        await self.first_token(begin)
+        return [await self.first_token(begin + self.prompt(chunk)) for _ in range(count)]
 
     async def longs(self, count, size):
+        prompts = [self.prompt(size) for _ in range(count)]
         began = time.monotonic()
-        await asyncio.gather(*(self.first_token(size) for _ in range(count)))
+        await asyncio.gather(*(self.first_token(prompt) for prompt in prompts))
         return time.monotonic() - began
 
-    async def longs_beside_shorts(self, count, size):
+    async def longs_beside_shorts(self, count, size, short):
         shorts = []
 
         async def send():
             while True:
-                shorts.append(await self.first_token(SHORT_BYTES))
+                shorts.append(await self.first_token(self.prompt(short)))
                 await asyncio.sleep(PAUSE_S)
 
         task = asyncio.create_task(send())
@@ -68,21 +70,21 @@ class Client:
 
 
 async def measure(options, port):
-    client = Client(port, options.seed)
-    await client.longs(2, options.bytes)  # first touches of the cache
-    step = statistics.median([await client.last_step(options.bytes) for _ in range(5)])
-    own = statistics.median([await client.first_token(SHORT_BYTES) for _ in range(9)])
+    client = Client(port, options.seed, options.vocabulary)
+    await client.longs(2, options.size)  # first touches of the cache
+    step = statistics.median(await client.last_steps(options.size, options.chunk, 5))
+    own = statistics.median([await client.first_token(client.prompt(options.short)) for _ in range(9)])
     print(f"the last step of a long prompt {1e3 * step:.0f} ms, a short request alone {1e3 * own:.1f} ms")
     rows = []
     for count in options.long:
         alone, beside, shorts = [], [], []
         for _ in range(options.rounds):
-            alone.append(await client.longs(count, options.bytes))
-            seconds, times = await client.longs_beside_shorts(count, options.bytes)
+            alone.append(await client.longs(count, options.size))
+            seconds, times = await client.longs_beside_shorts(count, options.size, options.short)
             beside.append(seconds)
             shorts += times
         shorts.sort()
-        row = {"op": "prefill", "long": count, "bytes": options.bytes, "alone_s": [round(one, 3) for one in alone],
+        row = {"op": "prefill", "long": count, "tokens" if options.vocabulary else "bytes": options.size, "alone_s": [round(one, 3) for one in alone],
                "beside_s": [round(one, 3) for one in beside], "kept": round(statistics.median(alone) / statistics.median(beside), 3),
                "shorts": len(shorts), "short_p50_ms": round(1e3 * statistics.median(shorts), 1),
                "short_p99_ms": round(1e3 * shorts[int(0.99 * (len(shorts) - 1))], 1), "step_ms": round(1e3 * step, 1), "own_ms": round(1e3 * own, 1)}
@@ -95,14 +97,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--koho", type=pathlib.Path, required=True)
     parser.add_argument("--long", type=lambda text: [int(one) for one in text.split(",")], default=[4, 16, 64])
-    parser.add_argument("--bytes", type=int, default=6000)
+    parser.add_argument("--size", type=int, default=6000, help="of a long prompt")
+    parser.add_argument("--short", type=int, default=40, help="size of a short one")
+    parser.add_argument("--chunk", type=int, default=1200, help="size of a step's largest chunk: 512 tokens of text")
+    parser.add_argument("--vocabulary", type=int, default=0, help="token ids below this; 0: text")
+    parser.add_argument("--ready", type=float, default=60, help="seconds that the server may take to be ready")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--loss", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("server", nargs="*", help="flags of koho serve")
     result_file.add_options(parser)
     options = parser.parse_args()
-    server = server_check.Server(str(options.koho.resolve()), [*options.server, "--max-num-seqs", str(2 * max(options.long))], 60)
+    server = server_check.Server(str(options.koho.resolve()), [*options.server, "--max-num-seqs", str(2 * max(options.long))], options.ready)
     try:
         rows = asyncio.run(measure(options, server.port))
     finally:

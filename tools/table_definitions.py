@@ -244,8 +244,8 @@ def prefill_rows(*records):
     """By long prompts at once: what they and short requests beside them cost each other."""
     def seconds(times):
         return f"{statistics.median(times):.2f} ({', '.join(f'{time:.2f}' for time in times)})"
-    return [[str(row["long"]), seconds(row["alone_s"]), seconds(row["beside_s"]), f"{100 * row['kept']:.1f} %", f"{row['short_p50_ms']:.0f}",
-             f"{row['short_p99_ms']:.0f}", f"{3 * row['step_ms'] + row['own_ms']:.0f}"] for record in records for row in record.rows]
+    return [[f"{row['long']} of {row['tokens']:,} tokens" if "tokens" in row else str(row["long"]), seconds(row["alone_s"]), seconds(row["beside_s"]),
+             f"{100 * row['kept']:.1f} %", f"{row['short_p50_ms']:.0f}", f"{row['short_p99_ms']:.0f}", f"{3 * row['step_ms'] + row['own_ms']:.0f}"] for record in records for row in record.rows]
 
 
 def client_rows(*records):
