@@ -15,6 +15,12 @@ double growth_percent(const std::vector<double>& values) {
   return 100.0 * (std::ranges::max(values) / values.front() - 1.0);
 }
 
+/// Without answers kept for replay: their cache has a limit, and is not full by the first stop.
+std::vector<double> without(std::vector<double> mb, const std::vector<double>& turns_mb) {
+  for (std::size_t i = 0; i < mb.size(); ++i) mb[i] -= turns_mb[i];
+  return mb;
+}
+
 /// What the caches of turns and prompts hold at a stop differs; a trend does not.
 double trend_percent(const std::vector<double>& values) {
   const auto few = static_cast<std::ptrdiff_t>(std::min<std::size_t>(values.size(), 5));
@@ -36,6 +42,7 @@ void MemoryAtStops::look(const LoadServer& server) {
     sum += mb;
   }
   resident_mb_.push_back(sum);
+  turns_mb_.push_back(std::max(server.metric("koho_turns_kept_bytes"), 0.0) / 1e6);
   const std::string device = server.device();
   if (device.empty() || device.starts_with("cpu")) return;
   if (const std::optional<GpuMemory> gpu = gpu_memory_of(processes)) {
@@ -46,12 +53,15 @@ void MemoryAtStops::look(const LoadServer& server) {
 
 void MemoryAtStops::report(Findings& findings) const {
   findings.list("resident_mb", resident_mb_);
+  findings.list("turns_mb", turns_mb_);
   for (std::size_t i = 1; i < each_mb_.size(); ++i)
     findings.list(fmt::format("resident_mb_worker_{}", i), each_mb_[i]);
-  findings.in_full_at_most("resident_growth_percent", growth_percent(resident_mb_), 1.0);
+  findings.in_full_at_most("resident_growth_percent",
+                           growth_percent(without(resident_mb_, turns_mb_)), 1.0);
   // A small process beside a large one.
-  double trend = trend_percent(each_mb_.front());
-  for (const std::vector<double>& mb : each_mb_) trend = std::max(trend, trend_percent(mb));
+  double trend = trend_percent(without(each_mb_.front(), turns_mb_));
+  for (std::size_t i = 1; i < each_mb_.size(); ++i)
+    trend = std::max(trend, trend_percent(each_mb_[i]));
   findings.in_full_at_most("process_growth_percent", trend, 5.0);
   if (!heap_mb_.empty()) {
     findings.list("heap_mb", heap_mb_);

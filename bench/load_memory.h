@@ -19,6 +19,7 @@ class MemoryAtStops {
  private:
   std::vector<double> heap_mb_;
   std::vector<double> resident_mb_;           // of all processes
+  std::vector<double> turns_mb_;              // of it, answers kept for replay
   std::vector<std::vector<double>> each_mb_;  // of each process, by stop
   std::vector<double> gpu_mb_;
   bool gpu_of_processes_ = true;

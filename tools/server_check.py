@@ -113,7 +113,7 @@ class Server:
 async def answer(port, body):
     """Streams one completion: {"ids", "first_s", "seconds", "error"}."""
     begin = time.monotonic()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)  # an event may hold the prompt's ids
     text = json.dumps(body).encode()
     writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
                  b"Content-Length: " + str(len(text)).encode() + b"\r\n\r\n" + text)

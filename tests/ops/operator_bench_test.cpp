@@ -146,7 +146,8 @@ TEST(OperatorCases, EveryOperatorHasModelShapesAndRandomShapes) {
       for (const OperatorRun& run : *built) with_model.erase(run.op);
     }
     for (std::uint64_t seed = 0; one.build_random != nullptr && seed < 8; ++seed) {
-      const Result<OperatorRun> run = one.build_random(std::make_shared<Operands>(**backend, seed));
+      const Result<OperatorRun> run =
+          one.build_random(std::make_shared<Operands>(std::vector<Backend*>{backend->get()}, seed));
       ASSERT_TRUE(run.ok()) << run.error().message;
       with_random.erase(run->op);
     }
