@@ -51,10 +51,10 @@ std::optional<Fault> read_request_line(std::string_view line,
 }
 
 /// Absolute form, "http://host:8000/path", as clients send it to a proxy: `path` becomes the path
-/// and the host replaces the Host field. False: there is no host, or a user name.
+/// and the host replaces the Host field. False: there is no path, no host, or a user name.
 bool take_authority(RequestHead& head, std::string_view& path) {
   const std::size_t scheme = path.find("://");
-  if (path.starts_with('/') || scheme == std::string_view::npos) return true;
+  if (path.starts_with('/') || scheme == std::string_view::npos) return !path.empty();
   const std::string name = lower_case(path.substr(0, scheme));
   if (name != "http" && name != "https") return false;
   path.remove_prefix(scheme + 3);
@@ -299,7 +299,8 @@ void HttpReader::read_trailer(std::string_view line) {
 }
 
 std::size_t HttpReader::body_bytes_max() const {
-  return head_.path == limits_.upload_path ? limits_.upload_bytes : limits_.body_bytes;
+  const bool uploads = !limits_.upload_path.empty() && head_.path == limits_.upload_path;
+  return uploads ? limits_.upload_bytes : limits_.body_bytes;
 }
 
 bool HttpReader::expects_continue() const {
