@@ -426,7 +426,7 @@ TABLES = {
                        note="Read rate: in order · by pages",
                        command="`tools/llama_cpp_bench/compare.py`"),
     # docs/decisions
-    "fair-prefill": Table((("epyc", "prefill"), ("epyc", "prefill-64")), ("long prompts", "alone, s", "beside short requests, s", "throughput kept", "first token of short ones, ms: p50", "p99", "bound"),
+    "fair-prefill": Table((("epyc", "prefill"), ("epyc", "prefill-64"), (H200, "prefill")), ("long prompts", "alone, s", "beside short requests, s", "throughput kept", "first token of short ones, ms: p50", "p99", "bound"),
                           prefill_rows, "Medians of the rounds, and all rounds. The bound: three of the largest steps and a short request's own time"),
     "schema-suite": Table((("epyc", "schema-suite"),), ("seventh", "schemas", "refused", "as the suite", "valid, excluded", "invalid, allowed", "tokens", "p50, µs", "p99", "p99.9", "most"),
                           members("from", "schemas", "refused", "right", "narrower", "wrong", "tokens", "p50_us", "p99_us", "p999_us", "most_us"),
