@@ -54,9 +54,9 @@ def threads():
 
 
 def operators():
-    """Every operator of the CPU under AddressSanitizer, with six times the random shapes that CI gives it."""
+    """Every operator of the CPU under AddressSanitizer, with twelve times the random shapes that CI gives it."""
     build("dev", "cpu_op_test")
-    return run(["build/dev/tests/ops/cpu_op_test", "--gtest_brief=1"], env=dict(os.environ, KOHO_OP_ROUNDS="24")).returncode
+    return run(["build/dev/tests/ops/cpu_op_test", "--gtest_brief=1"], env=dict(os.environ, KOHO_OP_ROUNDS="48")).returncode
 
 
 def ray():
