@@ -198,10 +198,7 @@ void TurnMemory::remember(const TurnPlace& place,
 
 TurnMemory::Counts TurnMemory::counts() const {
   const std::scoped_lock lock(mutex_);
-  return {.remembered = remembered_,
-          .replayed = replayed_,
-          .tokens = tokens_,
-          .bytes = tokens_ * sizeof(Token)};
+  return {.remembered = remembered_, .replayed = replayed_, .tokens = tokens_};
 }
 
 std::shared_ptr<const TurnMemory::Turn> TurnMemory::find(const TurnKey& key) {

@@ -69,7 +69,6 @@ class TurnMemory {
     std::uint64_t remembered = 0;
     std::uint64_t replayed = 0;  // turns
     std::size_t tokens = 0;      // kept now, and what entries cost beside them
-    std::size_t bytes = 0;       // that these take
   };
   Counts counts() const;
 

@@ -278,7 +278,8 @@ std::string metrics_page(const Core& core) {
   page.counter("koho_turns_remembered_total", "Answers kept for replay.", turns.remembered);
   page.counter("koho_turns_replayed_total", "Kept answers that became part of a later prompt.",
                turns.replayed);
-  page.gauge("koho_turns_kept_bytes", "Memory of the answers kept for replay.", turns.bytes);
+  page.gauge("koho_turns_kept_bytes", "Memory of the answers kept for replay.",
+             turns.tokens * sizeof(Token));
   server_as_koho(page, core);
   return page.take();
 }

@@ -97,7 +97,7 @@ namespace koho::cuda {
 bool attention_supports_mma(const Attention& p) {
   const std::int64_t rows = p.pages * p.kv_heads * kPage;
   return (p.width == 64 || p.width == 128) && p.query_heads / p.kv_heads <= decode::kGroupMax &&
-         p.decodes <= kSequencesMax && rows < INT32_MAX &&
+         p.decodes <= decode::kSequencesMax && rows < INT32_MAX &&
          p.query_heads * p.width <= kCombineWidthMax;
 }
 

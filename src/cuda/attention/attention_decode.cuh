@@ -14,6 +14,7 @@ constexpr int kConsumers = 128;  // threads: warps 0-3
 constexpr int kWarps = kConsumers / 32;
 constexpr int kThreads = kConsumers + 32;  // and the producer, warp 4
 constexpr int kGroupMax = 16;              // query heads of a kv head: the rows of one mma
+constexpr int kSequencesMax = 1024;        // decodes
 constexpr int kRingBytes = 96 << 10;       // of one CTA
 constexpr int kCtaBytesMax = 113 << 10;    // of shared memory, so that two CTAs fit an SM
 constexpr int kRowBarrier = 1;             // named barrier of the consumers; 0 is __syncthreads()

@@ -13,6 +13,48 @@
 
 namespace koho::cuda::decode {
 
+__device__ __forceinline__ bool is_short(const Attention& p, int context) {
+  return context <= kCombineAccumulators * p.chunk_tokens;
+}
+
+/// What decides whether short contexts, up to eight chunks each, are one work tile each. In KV
+/// tiles.
+struct ContextSums {
+  int all;  // of all contexts
+  int of_short;
+  int fullest;  // of the short ones that one CTA would take as they go round the CTAs
+};
+__device__ __forceinline__ int context_columns(const Attention& p) {
+  return max(kDecodeCtasPerSm * p.multiprocessors / p.kv_heads, 1);
+}
+/// Of the contexts that this thread adds up. Sequences s, s + columns, ... meet in the same CTAs,
+/// one for each kv head.
+__device__ __forceinline__ ContextSums sum_contexts_of_thread(const Attention& p) {
+  const int columns = context_columns(p);
+  ContextSums sums{};
+  for (int column = static_cast<int>(threadIdx.x); column < columns; column += kThreads) {
+    int of_column = 0;
+    for (int sequence = column; sequence < p.decodes; sequence += columns) {
+      const int context = p.context_lengths[sequence];
+      sums.all += kv_tiles_of(context);
+      if (is_short(p, context)) of_column += kv_tiles_of(context);
+    }
+    sums.of_short += of_column;
+    sums.fullest = max(sums.fullest, of_column);
+  }
+  return sums;
+}
+/// Of a step with many contexts: whether the short ones are a work tile each, and wide ones chunks.
+/// So it is if the fullest CTA has little more than the others: half of a CTA's KV tiles, since the
+/// memory then serves it faster.
+__device__ __forceinline__ bool keeps_contexts_whole(const Attention& p,
+                                                     int chunks,
+                                                     const ContextSums& sums) {
+  if (splits_into_kv_tiles(p, chunks) || chunks > kCombineAccumulators * p.decodes) return false;
+  const int excess = sums.fullest * context_columns(p) - sums.of_short;
+  return 2 * excess <= sums.all;
+}
+
 /// How many work tiles a context has: whole ones, and one more if a shorter rest is left.
 struct TileCount {
   static constexpr unsigned kWholeBits = 20;  // tokens of 2^20 chunks exceed every memory
@@ -68,7 +110,7 @@ __device__ __forceinline__ std::uint32_t count_contexts(const Attention& p, int 
 }
 
 __device__ __forceinline__ void sum_contexts_of_warp(const Attention& p, WorkTiles& work_tiles) {
-  const ContextSums of_thread = sum_contexts_of_thread(p, kThreads);
+  const ContextSums of_thread = sum_contexts_of_thread(p);
   const ContextSums of_warp{__reduce_add_sync(0xFFFFFFFFU, of_thread.all),
                             __reduce_add_sync(0xFFFFFFFFU, of_thread.of_short),
                             __reduce_max_sync(0xFFFFFFFFU, of_thread.fullest)};

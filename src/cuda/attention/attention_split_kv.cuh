@@ -29,7 +29,6 @@ constexpr int kDecodeCtasPerSm = 2;
 /// up to eight chunks on average, whose KV tiles are combined as fast.
 constexpr int kTileSplitChunksAny = 96;
 constexpr int kTileSplitChunksMax = 192;
-constexpr int kSequencesMax = 1024;  // decodes
 constexpr int kSegmentChunks = 4;    // of a wide segment
 constexpr int kSegmentsMax = 65535;  // segments that are work tiles: 16 bits each
 constexpr int kCombineAccumulators = 8;
@@ -57,48 +56,6 @@ __device__ __forceinline__ bool splits_into_kv_tiles(const Attention& p, int chu
 inline bool has_many_contexts(const Attention& p) {
   return 4 * p.decodes * p.kv_heads >= 7 * kDecodeCtasPerSm * p.multiprocessors;
 }
-__device__ __forceinline__ bool is_short(const Attention& p, int context) {
-  return context <= kCombineAccumulators * p.chunk_tokens;
-}
-
-/// What decides whether short contexts, up to eight chunks each, are one work tile each. In KV
-/// tiles.
-struct ContextSums {
-  int all;  // of all contexts
-  int of_short;
-  int fullest;  // of the short ones that one CTA would take as they go round the CTAs
-};
-__device__ __forceinline__ int context_columns(const Attention& p) {
-  return max(kDecodeCtasPerSm * p.multiprocessors / p.kv_heads, 1);
-}
-/// Of the contexts that this thread of the CTA's `threads` adds up. Sequences s, s + columns, ...
-/// meet in the same CTAs, one for each kv head.
-__device__ __forceinline__ ContextSums sum_contexts_of_thread(const Attention& p, int threads) {
-  const int columns = context_columns(p);
-  ContextSums sums{};
-  for (int column = static_cast<int>(threadIdx.x); column < columns; column += threads) {
-    int of_column = 0;
-    for (int sequence = column; sequence < p.decodes; sequence += columns) {
-      const int context = p.context_lengths[sequence];
-      sums.all += kv_tiles_of(context);
-      if (is_short(p, context)) of_column += kv_tiles_of(context);
-    }
-    sums.of_short += of_column;
-    sums.fullest = max(sums.fullest, of_column);
-  }
-  return sums;
-}
-/// Of a step with many contexts: whether the short ones are a work tile each, and wide ones chunks.
-/// So it is if the fullest CTA has little more than the others: half of a CTA's KV tiles, since the
-/// memory then serves it faster.
-__device__ __forceinline__ bool keeps_contexts_whole(const Attention& p,
-                                                     int chunks,
-                                                     const ContextSums& sums) {
-  if (splits_into_kv_tiles(p, chunks) || chunks > kCombineAccumulators * p.decodes) return false;
-  const int excess = sums.fullest * context_columns(p) - sums.of_short;
-  return 2 * excess <= sums.all;
-}
-
 /// Of a context of a step with many: which work tiles are its own. attention_decode.cu lists them
 /// for attention_combine_many.cu.
 struct alignas(16) ContextWorkTiles {
