@@ -3,7 +3,7 @@
 // computes: expert_permutation.h). Which runs when: docs/kernels/experts.md.
 //
 //   permutation  a histogram of the chosen experts, its exclusive scan, then a row for each pair.
-//                One CTA; for more than 8,192 pairs a cluster of 8, each with an eighth of them
+//                One CTA; for more than 4,096 pairs a cluster of 8, each with an eighth of them
 //   gather       a warp per token and part of its row, read once, written for each local expert
 //   combine      a CTA per token and 1,024 columns; from 512 tokens on a warp per 4 tokens and 256
 //                columns. Sums in f32 in the order of a token's choices
@@ -18,10 +18,11 @@
 namespace koho::cuda {
 namespace {
 
-constexpr int kPairsPerThread = 8;  // of the kernel of one CTA
 constexpr int kPermutationThreads = 1024;
 constexpr int kPermutationThreadsFew = 256;  // decode: barriers and scans of 8 warps, not 32
 constexpr int kPermutationCluster = 8;       // CTAs, for many pairs
+template <int kThreads>  // of the kernel of one CTA; more would take longer than the cluster
+constexpr int kPairsPerThread = kThreads == kPermutationThreads ? 4 : 8;
 constexpr int kCombineThreads = 128;
 
 /// Token block `index` of the `token_blocks` of an expert whose `count` rows begin at `first_row`.
@@ -115,17 +116,17 @@ __global__ void __launch_bounds__(kThreads) expert_permutation_kernel(const Expe
   counts[thread] = 0;
   __syncthreads();
   pdl_begin();
-  int experts[kPairsPerThread];
-  int places[kPairsPerThread];
+  int experts[kPairsPerThread<kThreads>];
+  int places[kPairsPerThread<kThreads>];
   // NOTE: no id is used in this loop, so that all loads are in flight at once.
 #pragma unroll
-  for (int i = 0; i < kPairsPerThread; ++i) {
+  for (int i = 0; i < kPairsPerThread<kThreads>; ++i) {
     if (i * kThreads >= pairs) break;
     experts[i] = p.ids[min(thread + i * kThreads, pairs - 1)];
   }
   list_shared(p, shared);
 #pragma unroll
-  for (int i = 0; i < kPairsPerThread; ++i) {
+  for (int i = 0; i < kPairsPerThread<kThreads>; ++i) {
     if (i * kThreads >= pairs) break;
     experts[i] = thread + i * kThreads < pairs ? experts[i] - p.first : -1;
     places[i] = is_local(p, experts[i]) ? atomicAdd(&counts[experts[i]], 1) : 0;
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(kThreads) expert_permutation_kernel(const Expe
   first_rows[thread] = list_token_blocks<kThreads>(p, shared, counts[thread]);
   __syncthreads();
 #pragma unroll
-  for (int i = 0; i < kPairsPerThread; ++i) {
+  for (int i = 0; i < kPairsPerThread<kThreads>; ++i) {
     const int pair = thread + i * kThreads;
     if (pair >= pairs) break;
     const int row = is_local(p, experts[i]) ? first_rows[experts[i]] + places[i] : -1;
@@ -453,12 +454,11 @@ std::int64_t expert_token_blocks_max(std::int64_t tokens, int top_k, int count, 
 cudaError_t launch_expert_permutation(const ExpertPermutation& p, cudaStream_t stream) {
   if (p.count > kExpertsMax) return cudaErrorInvalidValue;
   const std::int64_t pairs = p.tokens * p.top_k;
-  if (pairs <= kPairsPerThread * kPermutationThreadsFew && p.count <= kPermutationThreadsFew)
-    return launch_kernel(expert_permutation_kernel<kPermutationThreadsFew>,
-                         {dim3(1), dim3(kPermutationThreadsFew)}, stream, p);
-  if (pairs <= kPairsPerThread * kPermutationThreads)
-    return launch_kernel(expert_permutation_kernel<kPermutationThreads>,
-                         {dim3(1), dim3(kPermutationThreads)}, stream, p);
+  constexpr int kFew = kPermutationThreadsFew, kAll = kPermutationThreads;
+  if (pairs <= kPairsPerThread<kFew> * kFew && p.count <= kFew)
+    return launch_kernel(expert_permutation_kernel<kFew>, {dim3(1), dim3(kFew)}, stream, p);
+  if (pairs <= kPairsPerThread<kAll> * kAll)
+    return launch_kernel(expert_permutation_kernel<kAll>, {dim3(1), dim3(kAll)}, stream, p);
   return launch_kernel(
       expert_permutation_cluster_kernel,
       {dim3(kPermutationCluster), dim3(kPermutationThreads), 0, kPermutationCluster}, stream, p);
