@@ -127,12 +127,32 @@ class FuzzCores(unittest.TestCase):
     def test_the_program_that_lacks_most_time_is_next(self):
         programs = [self.program(name, 1) for name in ("fast_fuzz", "slow_fuzz", "there_fuzz")]
         self.set_constants(SLICE_SECONDS=(1, 10))
-        shares = fuzz_cores.Shares(programs, {"there_fuzz": 1000, "slow_fuzz": 900}, 1000, speeds={"fast_fuzz": 50, "slow_fuzz": 1, "there_fuzz": 1})
+        shares = fuzz_cores.Shares(programs, {"there_fuzz": 1000, "slow_fuzz": 900}, 1000, by="missing",
+                                   speeds={"fast_fuzz": 50, "slow_fuzz": 1, "there_fuzz": 1})
         taken = [shares.take(100) for _ in range(13)]  # slow lacks 100 s, fast 20 s
         seconds = {name: sum(one[1] for one in taken if one and one[0].name == name) for name in ("fast_fuzz", "slow_fuzz", "there_fuzz")}
         self.assertEqual([one[0].name for one in taken[:8]], ["slow_fuzz"] * 8)
         self.assertEqual(seconds, {"fast_fuzz": 20, "slow_fuzz": 100, "there_fuzz": 0})
         self.assertIsNone(taken[-1])
+
+    def test_missing_runs_fall_evenly_whatever_the_time(self):
+        speeds = {"fast_fuzz": 1000, "slow_fuzz": 10, "half_fuzz": 100, "there_fuzz": 1}
+        before = {"half_fuzz": 5000, "there_fuzz": 10000}
+        shares = fuzz_cores.Shares([self.program(name, speed) for name, speed in speeds.items()], before, 10000, cores=4,
+                                   speeds={**speeds, "slow_fuzz": 140})  # which its best night told of easier inputs
+        for _ in range(100):  # of four cores, a second each
+            for program, _ in [shares.take(1) for _ in range(4)]:
+                shares.put(program, 1, {**ANSWER, "runs": speeds[program.name], "seconds": 1.0})
+        left = [(10000 - before.get(name, 0) - total["runs"]) / (10000 - before.get(name, 0)) for name, total in shares.totals.items() if total]
+        self.assertEqual(len(left), 3)
+        self.assertLess(max(left) - min(left), 0.2)  # a slice of the fast one is a tenth
+
+    def test_a_speed_is_that_of_the_newest_code(self):
+        def night(code, runs, build="volume"):
+            return {"build": build, "fuzz": {"a_fuzz": {**ANSWER, "runs": runs, "code": code}}}
+        nights = [night("1", 900), night("2", 10), night("2", 30), night("2", 5000, "sanitizers")]
+        for digest, speed in (("1", 450), ("2", 15), ("3", 450)):
+            self.assertEqual(fuzz_cores.speeds_of({"nights": nights, "code": {"a_fuzz": digest}}, "volume"), ({"a_fuzz": speed}, {"a_fuzz": 6}))
 
     def test_the_program_that_is_there_soonest_can_be_next(self):
         shares = fuzz_cores.Shares([self.program("a_fuzz", 1), self.program("b_fuzz", 1)], {"a_fuzz": 100}, 1000, by="soonest",

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Runs the libFuzzer programs of a folder on several cores at once, in slices. Each free core takes the program that --by names: the one
-that lacks most core seconds to --goal (the default with a goal; every core works until the last program is there) or fewest (`soonest`), the
-one with the least time so far, or the one with the fewest runs (the default without a goal; a far slower one has at most a quarter of the
-cores then).
+of whose missing runs the largest part is left (`share`, the default with --goal: whatever the time, each program has it in proportion to
+what it lacks, and all are there together), the one that lacks most core seconds (`missing`) or fewest (`soonest`), the one with the least
+time so far, or the one with the fewest runs (the default without a goal; a far slower one has at most a quarter of the cores then).
 
     tools/fuzz_cores.py --programs build/fuzz-volume/fuzz --build volume --cores 16 --seconds 600 --goal 1e8 --corpus CORPUS --record fuzz.json
     tools/fuzz_cores.py --record fuzz/record.json --goal 1e8 --add machine-a/record.json machine-b/record.json
@@ -213,10 +213,11 @@ class Shares:
         self.inputs_kept = dict.fromkeys(self.programs, 0)  # by the last minimise()
         self.minimising = set()
         self.goal = goal
-        self.rank = {"missing": self.missing_seconds, "soonest": lambda name: -self.missing_seconds(name),
+        self.rank = {"share": lambda name: (self.missing_share(name), self.missing_seconds(name)),
+                     "missing": self.missing_seconds, "soonest": lambda name: -self.missing_seconds(name),
                      "seconds": lambda name: -self.seconds(name),
                      "runs": lambda name: (-max(0, self.slices[name] - self.slices_max + 1), -self.expected(name))}[
-                         by or ("runs" if goal == float("inf") else "missing")]
+                         by or ("runs" if goal == float("inf") else "share")]
 
     def speed(self, name):
         total = self.totals[name]
@@ -230,6 +231,10 @@ class Shares:
 
     def missing_seconds(self, name):
         return max(0.0, self.goal - self.expected(name)) / self.speed(name)
+
+    def missing_share(self, name):
+        """Of the runs that were missing before: the part that still is. What the program's speed is taken for makes no difference."""
+        return (self.goal - self.expected(name)) / max(1, self.goal - self.before[name])
 
     def open(self, name, runs):
         return len(self.totals[name].get("found", ())) < FINDINGS_MAX and runs < self.goal
@@ -354,13 +359,18 @@ def merge_night(record, night, answers, digests):
 
 
 def speeds_of(record, build):
-    """(runs a second, seconds) of each target in that build: the speed of its best night, as others may have had the machine; the time of all."""
+    """(runs a second, seconds) of each target in that build: the speed of the best night of its newest code, or of all if that has none, as
+    others may have had the machine; the time of all."""
     speeds, spent = {}, {}
-    for target, answers in of_code(record, {}).items():
-        for night, one in answers:
-            if night.get("build", "sanitizers") == build and one["seconds"] > 0:
-                speeds[target] = max(speeds.get(target, 0), one["runs"] / one["seconds"])
-                spent[target] = spent.get(target, 0) + one["seconds"]
+    for digests, counts in (({}, True), (record.get("code", {}), False)):
+        best = {}
+        for target, answers in of_code(record, digests).items():
+            for night, one in answers:
+                if night.get("build", "sanitizers") == build and one["seconds"] > 0:
+                    best[target] = max(best.get(target, 0), one["runs"] / one["seconds"])
+                    if counts:
+                        spent[target] = spent.get(target, 0) + one["seconds"]
+        speeds.update(best)
     return speeds, spent
 
 
@@ -414,7 +424,7 @@ def main():
     parser.add_argument("--cores", type=int, default=os.cpu_count(), help="(%(default)s)")
     parser.add_argument("--seconds", type=float, help="in all")
     parser.add_argument("--goal", type=float, default=float("inf"), help="runs of a target in all nights, after which others have its time")
-    parser.add_argument("--by", default="", choices=("", "missing", "soonest", "seconds", "runs"),
+    parser.add_argument("--by", default="", choices=("", "share", "missing", "soonest", "seconds", "runs"),
                         help="what the next program has most of, or least")
     parser.add_argument("--nice", type=int, default=0)
     parser.add_argument("--corpus", type=pathlib.Path, default=ROOT / "build/corpus", help="inputs, kept from night to night")
@@ -425,6 +435,8 @@ def main():
     options = parser.parse_args()
     if options.add is None and (options.programs is None or options.seconds is None):
         parser.error("--programs and --seconds, or --add")
+    if options.by in {"share", "missing", "soonest"} and options.goal == float("inf"):
+        parser.error(f"--by {options.by} needs --goal")
     record = json.loads(options.record.read_text()) if options.record.exists() else {"nights": [], "runs": {}}
     if options.add is not None:
         for path in options.add:
