@@ -3,8 +3,9 @@
 // grammar or an error that is the client's; a walk through the grammar finds at every step that the
 // mask and accept() agree, that a token is allowed or the text may end, and that rolling back gives
 // the same mask. Texts of a schema are JSON. The first byte chooses the kind of constraint, and its
-// high bit GrammarCompiler with its cache and its thread; the change of threads takes as long as a
-// small grammar.
+// high bit, for one input in eight, GrammarCompiler with its cache and its thread; the change of
+// threads takes as long as a small grammar. One input in 32 has wide limits.
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -47,6 +48,23 @@ bool is_set(const std::vector<std::uint32_t>& mask, std::int32_t token) {
   return ((mask[static_cast<std::size_t>(token) / 32] >> (token % 32)) & 1U) != 0;
 }
 
+/// One of the tokens that `mask` allows, by `seed`; -1: it allows none.
+std::int32_t allowed_token(std::vector<std::uint32_t> mask, std::uint32_t seed) {
+  const auto tokens = static_cast<std::size_t>(tokenizer().vocab_size());
+  mask.resize(tokens / 32 + 1);
+  mask.back() &= (1U << tokens % 32) - 1U;  // the others name no token
+  std::uint32_t allowed = 0;
+  for (const std::uint32_t word : mask) allowed += static_cast<std::uint32_t>(std::popcount(word));
+  if (allowed == 0) return -1;
+  std::uint32_t before = (seed >> 8U) % allowed;  // the low bits repeat
+  std::size_t at = 0;
+  while (before >= static_cast<std::uint32_t>(std::popcount(mask[at])))
+    before -= static_cast<std::uint32_t>(std::popcount(mask[at++]));
+  std::uint32_t word = mask[at];
+  while (before-- > 0) word &= word - 1;
+  return static_cast<std::int32_t>(at * 32) + std::countr_zero(word);
+}
+
 /// Walks up to 24 tokens; returns the text, if it may end there.
 std::string walk(const CompiledGrammar& grammar, std::uint32_t seed) {
   Result<std::unique_ptr<Matcher>> matcher = grammar.start();
@@ -57,15 +75,7 @@ std::string walk(const CompiledGrammar& grammar, std::uint32_t seed) {
   for (int step = 0; step < 24; ++step) {
     if (!(*matcher)->fill_mask(mask).ok())
       return {};  // a step beyond its time is the request's end
-    std::int32_t chosen = -1;
-    for (std::int32_t i = 0; i < tokenizer().vocab_size() && chosen < 0; ++i) {
-      const auto token =
-          static_cast<std::int32_t>((seed + static_cast<std::uint32_t>(i) * 2654435761U) %
-                                    static_cast<std::uint32_t>(tokenizer().vocab_size()));
-      if (is_set(mask, token)) chosen = token;
-    }
-    for (std::int32_t token = 0; token < tokenizer().vocab_size() && chosen < 0; ++token)
-      if (is_set(mask, token)) chosen = token;
+    const std::int32_t chosen = allowed_token(mask, seed);
     if (chosen < 0) {
       KOHO_CHECK((*matcher)->can_end());
       return text;
@@ -130,19 +140,47 @@ bool is_json(std::string_view text) {
   return json::parse_events(with_small_exponents(text), {}, anything).ok();
 }
 
-constexpr GrammarLimits limits() {
+/// Of one input in kWhole all limits are wide. Of the others little is compiled: what is large is
+/// refused early, and a run of white space is short, which is most of the work of many a schema.
+constexpr std::uint32_t kWhole = 32;
+constexpr std::size_t kWholeBytes = 256U << 20U;
+constexpr std::size_t kSchemaBytes = 4U << 20U;  // any schema's common rules take one to two
+constexpr std::size_t kTextBytes = 256U << 10U;  // of a regular expression or an EBNF grammar
+
+constexpr GrammarLimits limits(std::size_t bytes_max) {
   GrammarLimits limits;
   limits.compile_us_max = 300'000;
-  limits.compile_bytes_max = 256U << 20U;
+  limits.compile_bytes_max = bytes_max;
+  if (bytes_max == kWholeBytes) return limits;
+  limits.compile_us_max = 20'000;
+  limits.step_us_max = 5'000;
+  limits.whitespace_max = 2;
   return limits;
 }
 
-Result<std::shared_ptr<const CompiledGrammar>> compile(bool with_cache, Constraint constraint) {
-  static const GrammarLimits kLimits = limits();
-  static GrammarCompiler compiler(tokenizer(), kVocabulary, kLimits);
-  static XgrammarAdapter adapter(
-      tokenizer(), *XgrammarAdapter::read_vocabulary(tokenizer(), kVocabulary), kLimits);
-  return with_cache ? compiler.compile(std::move(constraint)) : adapter.compile(constraint);
+class Setup {
+ public:
+  explicit Setup(std::size_t bytes_max)
+      : limits_(limits(bytes_max)),
+        compiler_(tokenizer(), kVocabulary, limits_),
+        adapter_(
+            tokenizer(), *XgrammarAdapter::read_vocabulary(tokenizer(), kVocabulary), limits_) {}
+
+  Result<std::shared_ptr<const CompiledGrammar>> compile(bool with_cache, Constraint constraint) {
+    return with_cache ? compiler_.compile(std::move(constraint)) : adapter_.compile(constraint);
+  }
+
+ private:
+  GrammarLimits limits_;
+  GrammarCompiler compiler_;
+  XgrammarAdapter adapter_;
+};
+
+/// Always the same for one input, and another for one that differs in a byte.
+std::uint32_t digest(std::string_view text) {
+  std::uint32_t digest = 2166136261U;
+  for (const char c : text) digest = (digest ^ static_cast<unsigned char>(c)) * 16777619U;
+  return digest ^ (digest >> 16U);
 }
 
 }  // namespace
@@ -153,7 +191,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size < 2) return 0;
   const unsigned kind = data[0];
   std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  const auto compiled = compile(kind >= 128U, constraint_of(kind, text));
+  static Setup whole(kWholeBytes);
+  static Setup schemas(kSchemaBytes);
+  static Setup texts(kTextBytes);
+  const std::uint32_t number = digest(text);
+  Setup& setup = number % kWhole == 0 ? whole : kind % 4U < 2 ? texts : schemas;
+  const auto compiled =
+      setup.compile(kind >= 128U && number / kWhole % 8 == 0, constraint_of(kind, text));
   if (!compiled.ok()) {
     const ErrorCode code = compiled.error().code;
     KOHO_CHECK(code == ErrorCode::invalid_argument || code == ErrorCode::resource_exhausted);
