@@ -67,8 +67,7 @@ std::vector<int> Schema::Tree::leaves_of(std::vector<int> open) {
     } else if (!node.options.empty()) {
       open.insert(open.end(), node.options.begin(), node.options.end());
     } else {
-      const bool any =
-          node.primary.empty() && (node.value->object() == nullptr || node.types == kAnyType);
+      const bool any = node.primary.empty() && allows_all(node);
       leaves.push_back(any ? kAnything : index);
     }
   }
@@ -173,7 +172,15 @@ bool Schema::Tree::settle_text(const std::vector<int>& leaves, std::optional<Len
   }
   text = agreement.bounds;
   if (agreement.holds && (!text || listed_fit(leaves, *text))) return true;
-  if (large && free && (all.most < 0 || all.least <= all.most) && listed_fit(leaves, all)) {
+  // A counted format reaches a dead end within other bounds than it was made for.
+  const bool formats_fit = std::ranges::all_of(leaves, [&](int leaf) {
+    if (leaf == kAnything || !at(leaf).counted || !format_of(at(leaf), true)) return true;
+    const std::string& format = *at(leaf).value->find("format")->string();
+    const std::optional<FormatPattern> form = pattern_of_format(format, all, true);
+    return form && form->counted && form->pattern == pattern_of(at(leaf));
+  });
+  if (large && free && formats_fit && (all.most < 0 || all.least <= all.most) &&
+      listed_fit(leaves, all)) {
     text = all;
     return true;
   }

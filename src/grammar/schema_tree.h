@@ -158,6 +158,12 @@ class Schema::Tree {
   /// The path of the first node that no value satisfies, which makes the root unsatisfiable.
   std::string_view unsatisfiable_path() const;
   static bool allows_others(const Node& node);
+  /// Whether a node without $ref, choices and lists allows any value. One that names all types may
+  /// have bounds.
+  static bool allows_all(const Node& node) {
+    return node.value->object() == nullptr ||
+           (node.types == kAnyType && node.value->find("type") == nullptr);
+  }
 
   // ---- schema_disjoint.cpp. What xgrammar writes for one option must be invalid by the others
 
@@ -201,6 +207,9 @@ class Schema::Tree {
   LengthBounds lengths_of(const Node& node) const;
   void write_array(ObjectWriter& object, const Node& node) const;
   void write_object(ObjectWriter& object, const Node& node) const;
+  /// The nodes without $ref and choices that propertyNames leads to and that allow some string.
+  std::vector<int> names_of(const Node& node) const;
+  void write_names(std::string& out, const std::vector<int>& names) const;
 
   // ---- schema_lengths.cpp
 

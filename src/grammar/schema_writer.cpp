@@ -63,7 +63,7 @@ void Schema::Tree::write(std::string& out, int index, unsigned types, bool with_
       before = ',';
     }
     list += ']';
-  } else if ((node.types & types) != kAnyType) {
+  } else if ((node.types & types) != kAnyType || !allows_all(node)) {
     write_typed(object, node, node.types & types);
   }
   object.end();
@@ -197,11 +197,11 @@ void Schema::Tree::write_object(ObjectWriter& object, const Node& node) const {
     return;
   }
   if (node.properties.empty()) {
-    const bool none = !allows_others(node) || (node.names >= 0 && !at(node.names).productive) ||
+    const std::vector<int> names = node.names >= 0 ? names_of(node) : std::vector<int>{};
+    const bool none = !allows_others(node) || (node.names >= 0 && names.empty()) ||
                       (node.additional >= 0 && !at(node.additional).productive);
     // Beside propertyNames xgrammar does not read that there are no others.
-    if (node.names >= 0 && !none)
-      write(object.key("propertyNames"), follow(node.names), string_type, false);
+    if (node.names >= 0 && !none) write_names(object.key("propertyNames"), names);
     std::string& others = object.key("additionalProperties");
     if (none) {
       others += "false";
@@ -226,6 +226,26 @@ void Schema::Tree::write_object(ObjectWriter& object, const Node& node) const {
   }
   required += before == '[' ? "[]" : "]";
   object.key("additionalProperties") += "false";
+}
+
+std::vector<int> Schema::Tree::names_of(const Node& node) const {
+  int work = 0;
+  std::vector<int> names = ends_of(node.names, work);
+  std::erase_if(names,
+                [&](int end) { return !at(end).productive || (at(end).types & string_type) == 0; });
+  return names;
+}
+
+void Schema::Tree::write_names(std::string& out, const std::vector<int>& names) const {
+  if (names.size() == 1) return write(out, names[0], string_type, false);
+  ObjectWriter object(out);
+  std::string& list = object.key("anyOf");
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    list += i == 0 ? '[' : ',';
+    write(list, names[i], string_type, false);
+  }
+  list += ']';
+  object.end();
 }
 
 int Schema::Tree::follow(int index) const {
@@ -282,7 +302,7 @@ void Schema::Tree::add_alternatives(int index,
     });
     return;
   }
-  const bool any = node.value->object() == nullptr || node.types == kAnyType;
+  const bool any = allows_all(node);
   if (any || (node.types & string_type) != 0) {
     Alternative& alternative = alternatives.emplace_back();
     alternative.kind = Alternative::Kind::text;

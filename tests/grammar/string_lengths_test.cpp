@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "grammar/grammar_compiler.h"
+#include "grammar_accepts.h"
 #include "grammar_walk.h"
 #include "tests/support/thread_time.h"
 #include "tests/tokenizer/tokenizer_json.h"
@@ -111,6 +112,21 @@ TEST(StringLengths, CountedLengthsAllowTheTokensThatTheGrammarWouldAllow) {
       if (HasFatalFailure()) return;
     }
   }
+}
+
+/// Where a short string and a longer address may stand, the shorter bounds counted for both: four
+/// characters of an address ended in a dead end.
+TEST(StringLengths, BoundsOfOneSchemaLeadNoFormatToADeadEnd) {
+  GrammarCompiler compiler(testing::tiny_tokenizer(), testing::tiny_tokenizer().vocab_size(),
+                           testing::patient_limits());
+  const auto grammar = compiler.compile(Constraint::json_schema(
+      R"({"anyOf":[{"type":"string","minLength":4,"maxLength":4},{"type":"boolean"},
+          {"type":"string","format":"uri","minLength":1,"maxLength":2083}]})"));
+  ASSERT_TRUE(grammar.ok()) << grammar.error().message;
+  for (const char* text : {R"("love")", R"("http://example.com/")"})
+    EXPECT_TRUE(testing::accepts(**grammar, text)) << text;
+  for (std::uint64_t seed = 0; seed < 8; ++seed)
+    testing::expect_accept_agrees_with_mask(**grammar, seed);
 }
 
 TEST(StringLengths, LongBoundsAreEnforced) {
