@@ -187,13 +187,13 @@ std::optional<Schema::Part> Schema::Tree::part(int index) const {
 
 bool Schema::Tree::open() const {
   const Node& node = nodes_[static_cast<std::size_t>(follow(0))];
-  return node.properties.empty() && allows_others(node);
+  return node.properties.empty() && allows_others(node) && node.additional < 0;
 }
 
 Result<std::vector<SchemaProperty>> Schema::Tree::properties(std::size_t& bytes_left) const {
   const int index = follow(0);
   const Node& node = at(index);
-  if (node.types == kAnyType && node.value->object() != nullptr && node.primary.empty() &&
+  if (allows_all(node) && node.value->object() != nullptr && node.primary.empty() &&
       node.properties.empty())
     return std::vector<SchemaProperty>{};
   if (node.types != object_type || !node.primary.empty() || node.pattern_properties >= 0)
@@ -203,11 +203,25 @@ Result<std::vector<SchemaProperty>> Schema::Tree::properties(std::size_t& bytes_
   if (refers_beyond_definitions_)
     return fault(kUnsupportedSchema, node.path,
                  "a $ref in the parameters of a tool must point into $defs or definitions");
+  std::vector<Property> arguments = node.properties;
+  const bool free = arguments.empty() && allows_others(node);
+  const Value* most = node.value->find("maxProperties");
+  if ((free && (node.names >= 0 || most != nullptr)) ||
+      number_of(node, "minProperties") >
+          std::ranges::count_if(arguments,
+                                [](const Property& one) { return one.always_comes(); }) ||
+      (most != nullptr &&
+       number_of(node, "maxProperties") < static_cast<std::int64_t>(arguments.size())))
+    return fault(kUnsupportedSchema, node.path,
+                 "in the parameters of a tool, propertyNames, and minProperties and maxProperties "
+                 "that `required` and `properties` do not keep, are not supported: leave them out");
+  if (free && node.additional >= 0) arguments.push_back({.name = {}, .node = node.additional});
   std::vector<SchemaProperty> found;
-  for (const Property& property : node.properties) {
+  for (const Property& property : arguments) {
     if (!at(property.node).productive) continue;
     SchemaProperty& entry = found.emplace_back();
     entry.name = property.name;
+    entry.any_name = free;
     entry.required = property.always_comes();
     std::vector<int> seen;
     add_alternatives(property.node, entry.alternatives, seen, bytes_left);

@@ -52,6 +52,7 @@ struct SchemaProperty {
     std::int64_t length_max = -1;
   };
   std::string name;
+  bool any_name = false;  // any number of arguments, of any names
   bool required = false;
   std::vector<Alternative> alternatives;
 };
@@ -74,7 +75,8 @@ class Schema {
   /// the bounds stay in text().
   std::optional<LengthPlan> take_lengths();
 
-  /// The properties of the object that the schema describes, in the schema's order. Errors:
+  /// The properties of the object that the schema describes, in the schema's order; of one that
+  /// describes all members alike, one with any_name. Errors:
   /// unsupported_schema: the schema is not an object described by `properties`, or a `$ref` points
   /// outside of `$defs` and `definitions`; grammar_too_complex: they take `bytes_left`, of which
   /// this takes what they have. Each carries the definitions that it may refer to.

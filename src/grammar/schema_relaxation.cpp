@@ -80,6 +80,10 @@ void relax_schema(Value& root, SchemaStrictness strictness) {
     // A root without `properties` stays as it is: relaxed, it would describe a tool without
     // arguments.
     if (&schema != &root || root.find("properties") != nullptr) relax_members(schema, strictness);
+    if (&schema == &root)  // a call's arguments are not counted
+      leave_out(*schema.object(), [](std::string_view name) {
+        return name == "minProperties" || name == kMaxProperties;
+      });
     for (Member& member : *schema.object()) {
       const std::string_view name = member.name;
       const bool named = name == "properties" || name == "patternProperties" || name == "$defs" ||

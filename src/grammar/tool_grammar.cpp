@@ -120,6 +120,10 @@ class CallWriter {
     KOHO_TRY_ASSIGN(const std::vector<SchemaProperty> properties,
                     schema.properties(budget.bytes_left));
     for (const SchemaProperty& property : properties) {
+      if (property.any_name) {
+        found.push_back(around("star", argument(any_text(1, -1), value(property))));
+        continue;
+      }
       std::string one = argument(text(property.name), value(property));
       found.push_back(property.required ? std::move(one) : around("optional", one));
     }

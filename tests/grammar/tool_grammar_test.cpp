@@ -196,6 +196,55 @@ TEST(ToolGrammar, AForcedCallOfANonStrictToolCompilesWithAnySchema) {
       << both.error().message;
 }
 
+/// Bounds of all arguments, and schemas of undeclared ones, were left out without a word.
+TEST(ToolGrammar, AStrictToolKeepsWhatHoldsForAllArguments) {
+  GrammarCompiler compiler(testing::tiny_tokenizer(), testing::tiny_tokenizer().vocab_size(),
+                           testing::patient_limits());
+  const auto compile = [&](const std::string& parameters, bool strict) {
+    return compiler.compile(
+        Constraint::tool_calls({{"f", parameters, strict}}, Constraint::Calls::exactly_one));
+  };
+  const std::string map = R"({"type":"object","additionalProperties":)";
+  const std::string two =
+      R"({"type":"object","properties":{"a":{"type":"integer"},"b":{}},"required":["a"])";
+  for (const std::string& parameters :
+       {map + R"({"type":"integer"},"minProperties":1})", map + R"(true,"maxProperties":1})",
+        map + R"({"type":"null"},"propertyNames":{"pattern":"^[a-z]$"}})",
+        two + R"(,"minProperties":2})", two + R"(,"maxProperties":1})"}) {
+    const auto refused = compile(parameters, true);
+    ASSERT_FALSE(refused.ok()) << parameters;
+    EXPECT_EQ(refused.error().reason, kUnsupportedSchema) << refused.error().message;
+    EXPECT_TRUE(compile(parameters, false).ok()) << parameters;
+  }
+  struct Case {
+    std::string parameters;
+    std::vector<const char*> valid;
+    std::vector<const char*> invalid;
+  };
+  const char* a = "<arg_key>a</arg_key><arg_value>7</arg_value>";
+  const char* wrong = "<arg_key>a</arg_key><arg_value>x</arg_value>";
+  const char* both =
+      "<arg_key>a</arg_key><arg_value>7</arg_value><arg_key>b</arg_key><arg_value>x</arg_value>";
+  for (const Case& one :
+       {Case{map + R"({"type":"integer"}})", {"", a}, {wrong, both}},
+        Case{map + R"({"enum":["y"],"type":"integer"}})", {""}, {a, wrong}},
+        Case{map + "true}", {"", a, wrong, both}, {}},
+        Case{two + R"(,"minProperties":1,"maxProperties":2})", {a, both}, {""}}}) {
+    SCOPED_TRACE(one.parameters);
+    const auto grammar = compile(one.parameters, true);
+    ASSERT_TRUE(grammar.ok()) << grammar.error().message;
+    const auto takes = [&](const std::string& arguments) {
+      const std::unique_ptr<Matcher> matcher = *(*grammar)->start();
+      const std::vector<std::int32_t> ids = *testing::tiny_tokenizer().encode_with_special(
+          "<tool_call>f" + arguments + "</tool_call>");
+      return std::ranges::all_of(ids, [&](auto id) { return matcher->accept(id).ok(); }) &&
+             matcher->can_end();
+    };
+    for (const char* arguments : one.valid) EXPECT_TRUE(takes(arguments)) << arguments;
+    for (const char* arguments : one.invalid) EXPECT_FALSE(takes(arguments)) << arguments;
+  }
+}
+
 TEST(ToolGrammar, MoreToolsThanTheLimitOfSchemasCanBeForced) {
   std::vector<ToolGrammar> tools;
   for (int i = 0; i < 200; ++i)
