@@ -120,8 +120,13 @@ class TreeBuilder final : public json::Events {
     Json& object = *open_.back();
     if (object.keys.size() >= kJsonKeysMax)
       return fail(fmt::format("an object has more than {} keys", kJsonKeysMax));
-    if (!seen_keys_.back().insert(name).second)
-      return fail(fmt::format("duplicate key \"{}\" in an object", shown(name)));
+    if (!seen_keys_.back().insert(name).second) {
+      if (!shape_.last_of_duplicates)
+        return fail(fmt::format("duplicate key \"{}\" in an object", shown(name)));
+      const auto first = std::ranges::find(object.keys, name) - object.keys.begin();
+      object.keys.erase(object.keys.begin() + first);
+      object.items.erase(object.items.begin() + first);
+    }
     if (open_.size() == 1) {
       skips_ = shape_.needs && !shape_.needs(name);
       packs_ = shape_.packs && shape_.packs(name);

@@ -77,6 +77,8 @@ struct JsonShape {
   std::function<bool(std::string_view name)> packs{};
   /// A number that Python would change keeps its text; an integer may have any number of digits.
   bool exact_numbers = false;
+  /// Of a key that an object has twice, the last value counts, as in Python; else it is an error.
+  bool last_of_duplicates = false;
 };
 
 /// Parses exactly one JSON value. Stores each number as Python prints it: an integer digit for

@@ -219,7 +219,8 @@ bool OutputParser::begin_call(std::string_view name, std::vector<OutputEvent>& o
 
 /// buffer_ holds the key.
 void OutputParser::end_key() {
-  buffer_ = std::string(python_strip(buffer_));
+  if (!options_.tools->names_argument(call_name_, buffer_))
+    buffer_ = std::string(python_strip(buffer_));
   pending_.clear();
   state_ = State::after_key;
 }

@@ -18,8 +18,8 @@
 namespace koho::chat {
 namespace {
 
-constexpr int kNodesMax = 1000;  // visited per argument
-constexpr int kRefDepthMax = 32;
+constexpr int kNodesMax = 5000;  // visited per argument, in a few milliseconds
+constexpr int kRefDepthMax = 128;
 constexpr std::size_t kComparedMax = 65'536;  // some milliseconds
 
 TypeSet named_type(const Json& name) {
@@ -68,22 +68,34 @@ class Walk {
  public:
   explicit Walk(const Json& root) : root_(root) {}
 
-  /// The schema of the property `key` of `schema`, or nullptr.
-  const Json* property(const Json& schema, std::string_view key, int depth = 0) {
-    if (!visit(depth)) return nullptr;
-    if (const Json* properties = schema.find("properties"))
-      if (const Json* found = properties->find(key)) return found;
-    if (const Json* target = reference(schema))
-      if (const Json* found = property(*target, key, depth + 1)) return found;
+  /// Adds the schemas of the property `key` of `schema`, all of which hold: of several choices that
+  /// declare it, those of the first.
+  void declarations(const Json& schema,
+                    std::string_view key,
+                    std::vector<const Json*>& found,
+                    int depth = 0) {
+    if (!visit(depth)) return;
+    const Json* properties = schema.find("properties");
+    const Json* others = schema.find("additionalProperties");
+    if (const Json* own = properties == nullptr ? nullptr : properties->find(key)) {
+      found.push_back(own);
+      is_named_ = true;
+    } else if (others != nullptr && others->is_object()) {
+      found.push_back(others);
+    }
+    if (const Json* target = reference(schema)) declarations(*target, key, found, depth + 1);
     for (const std::string_view combiner : {"allOf", "anyOf", "oneOf"}) {
       const Json* parts = schema.find(combiner);
       if (parts == nullptr || !parts->is_array()) continue;
+      const std::size_t before = found.size();
       for (const Json& part : parts->items)
-        if (const Json* found = property(part, key, depth + 1)) return found;
+        if (combiner == "allOf" || found.size() == before)
+          declarations(part, key, found, depth + 1);
     }
-    const Json* others = schema.find("additionalProperties");
-    return others != nullptr && others->is_object() ? others : nullptr;
   }
+
+  /// Whether declarations() has found the property by its name.
+  bool is_named() const { return is_named_; }
 
   TypeSet types(const Json& schema, int depth = 0) {
     if (!schema.is_object() || !visit(depth)) return TypeSet::kAny;
@@ -170,13 +182,15 @@ class Walk {
 
   /// Whether allows() judges each keyword of what a `not` holds.
   bool reads_all(const Json& schema) {
-    constexpr std::array<std::string_view, 7> kRead{"type",     "const",   "enum",   "anyOf",
-                                                    "required", "minimum", "maximum"};
+    constexpr std::array<std::string_view, 8> kRead{"type",     "const",   "enum",    "anyOf",
+                                                    "required", "minimum", "maximum", "not"};
     const Json* parts = schema.find("anyOf");
+    const Json* excluded = schema.find("not");
     return std::ranges::all_of(schema.keys,
                                [&](const std::string& key) {
                                  return std::ranges::find(kRead, key) != kRead.end();
                                }) &&
+           (excluded == nullptr || (compare() && reads_all(*excluded))) &&
            (parts == nullptr || std::ranges::all_of(parts->items, [&](const Json& part) {
               return compare() && reads_all(part);
             }));
@@ -200,6 +214,13 @@ class Walk {
     return true;
   }
 
+  /// Whether no other schema holds for the members of an object.
+  static bool stands_alone(const Json& schema) {
+    constexpr std::array<std::string_view, 4> kOthers{"$ref", "allOf", "anyOf", "oneOf"};
+    return std::ranges::none_of(kOthers,
+                                [&](std::string_view key) { return schema.find(key) != nullptr; });
+  }
+
   bool members_fit(const Json& schema, const Json& value, int depth) {
     if (!within(schema, "minProperties", "maxProperties", static_cast<double>(value.keys.size())))
       return false;
@@ -211,7 +232,11 @@ class Walk {
     const Json* declared = schema.find("properties");
     const bool closed = schema.find("patternProperties") == nullptr;
     const Json* others = closed ? schema.find("additionalProperties") : nullptr;
+    if (others == nullptr && closed && stands_alone(schema))
+      others = schema.find("unevaluatedProperties");
+    const Json* names = schema.find("propertyNames");
     for (std::size_t i = 0; i < value.keys.size(); ++i) {
+      if (names != nullptr && !allows(*names, Json::string(value.keys[i]), depth + 1)) return false;
       if (declared != nullptr && !compare(declared->keys.size())) return true;
       const Json* member = declared == nullptr ? nullptr : declared->find(value.keys[i]);
       if (member == nullptr) member = others;
@@ -244,17 +269,21 @@ class Walk {
     return result;
   }
 
-  /// The target of a local `$ref` ("#", "#/$defs/x"), or nullptr.
-  const Json* reference(const Json& schema) const {
-    const Json* ref = schema.find("$ref");
-    if (ref == nullptr || !ref->is_string()) return nullptr;
-    const std::optional<std::vector<std::string>> steps = pointer_steps(ref->text);
-    if (!steps) return nullptr;
-    const Json* target = &root_;
-    for (const std::string& step : *steps) {
-      target = child(*target, step);
-      if (target == nullptr) return nullptr;
-    }
+  /// The target of a local `$ref` ("#", "#/$defs/x"), behind those that are nothing but another; or
+  /// nullptr.
+  const Json* reference(const Json& schema) {
+    const Json* target = &schema;
+    do {
+      const Json* ref = target->find("$ref");
+      if (ref == nullptr || !ref->is_string()) return nullptr;
+      const std::optional<std::vector<std::string>> steps = pointer_steps(ref->text);
+      if (!steps) return nullptr;
+      target = &root_;
+      for (const std::string& step : *steps) {
+        target = child(*target, step);
+        if (target == nullptr) return nullptr;
+      }
+    } while (target->keys.size() == 1 && target->keys[0] == "$ref" && visit(0));
     return target;
   }
 
@@ -265,6 +294,7 @@ class Walk {
   }
 
   const Json& root_;
+  bool is_named_ = false;
   int num_visited_ = 0;
   std::size_t num_compared_ = 0;
 };
@@ -322,16 +352,30 @@ bool ToolSchemas::allows(std::string_view tool, std::string_view key, const Json
   const Json* parameters = parameters_of(tool);
   if (parameters == nullptr) return true;
   Walk walk(*parameters);
-  const Json* schema = walk.property(*parameters, key);
-  return schema == nullptr || walk.allows(*schema, value);
+  std::vector<const Json*> declared;
+  walk.declarations(*parameters, key, declared);
+  return std::ranges::all_of(declared,
+                             [&](const Json* schema) { return walk.allows(*schema, value); });
+}
+
+bool ToolSchemas::names_argument(std::string_view tool, std::string_view key) const {
+  const Json* parameters = parameters_of(tool);
+  if (parameters == nullptr) return false;
+  Walk walk(*parameters);
+  std::vector<const Json*> declared;
+  walk.declarations(*parameters, key, declared);
+  return walk.is_named();
 }
 
 TypeSet ToolSchemas::argument_types(std::string_view tool, std::string_view key) const {
   const Json* parameters = parameters_of(tool);
   if (parameters == nullptr) return TypeSet::kAny;
   Walk walk(*parameters);
-  const Json* schema = walk.property(*parameters, key);
-  return schema == nullptr ? TypeSet(TypeSet::kAny) : walk.types(*schema);
+  std::vector<const Json*> declared;
+  walk.declarations(*parameters, key, declared);
+  TypeSet types = TypeSet::kAny;
+  for (const Json* schema : declared) types = types & walk.types(*schema);
+  return types.empty() ? TypeSet(TypeSet::kAny) : types;
 }
 
 }  // namespace koho::chat

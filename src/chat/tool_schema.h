@@ -58,6 +58,8 @@ class ToolSchemas {
   bool has(std::string_view tool) const;
   /// The longest tool name that `text` starts with, or "".
   std::string_view name_at_start(std::string_view text) const;
+  /// Whether the schema of `tool` has a property of that name.
+  bool names_argument(std::string_view tool, std::string_view key) const;
   /// The types that the schema of `tool` allows for the argument `key`; any if it declares none.
   TypeSet argument_types(std::string_view tool, std::string_view key) const;
   /// Whether that schema allows `value`, as far as it reads: types, lists, bounds, items, members

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
@@ -75,6 +76,11 @@ TEST(ToolSchemas, AllowsWhatASchemaDoes) {
       {R"({"anyOf":[{"type":"string"},{"type":"array","items":{"enum":[1,2]},"uniqueItems":true}]})",
        {"[]", "[2,1]", "\"[1,1]\""},
        {"[1,1]", "[2,1,2.0]"}},
+      {R"({"not":{"not":{"type":["string","null"]}}})", {"\"1\"", "null"}, {"1"}},
+      {R"({"type":"object","propertyNames":{"enum":["a"]}})", {R"({"a":1})"}, {R"({"b":1})"}},
+      {R"({"type":"object","properties":{"a":{}},"unevaluatedProperties":false})",
+       {R"({"a":1})"},
+       {R"({"b":1})"}},
   };
   for (const Case& one : cases) {
     const ToolSchemas tools({*parse_json(
@@ -87,6 +93,38 @@ TEST(ToolSchemas, AllowsWhatASchemaDoes) {
       EXPECT_FALSE(tools.allows("f", "x", *parse_json(value))) << one.schema << value;
     EXPECT_TRUE(tools.allows("f", "y", Json()) && tools.allows("g", "x", Json()));
   }
+}
+
+/// The first declaration counted, and a text of digits that the others make a string was a number.
+TEST(ToolSchemas, EachDeclarationOfAnArgumentHolds) {
+  for (const char* parameters :
+       {R"({"allOf":[{"properties":{"x":{}}},{"properties":{"x":{"type":"string"}}}]})",
+        R"({"properties":{"x":{"description":"x"}},"$ref":"#/$defs/s",
+            "$defs":{"s":{"properties":{"x":{"type":"string"}}}}})",
+        R"({"properties":{"x":{"type":["string","integer"]}},
+            "allOf":[{"properties":{"x":{"type":["string","null"]}}}]})",
+        R"({"properties":{"y":{}},"additionalProperties":{"type":"string"},
+            "allOf":[{"properties":{"x":{}}}]})"}) {
+    const ToolSchemas tools(
+        {*parse_json(fmt::format(R"({{"name":"f","parameters":{}}})", parameters))});
+    EXPECT_EQ(tools.argument_types("f", "x"), TypeSet(TypeSet::string)) << parameters;
+    EXPECT_FALSE(tools.allows("f", "x", *parse_json("5"))) << parameters;
+  }
+}
+
+/// What a walk did not reach could be any value: a string of digits was a number.
+TEST(ToolSchemas, LongSchemasAreReadToTheirEnds) {
+  std::string definitions = R"("d0":{"type":"string"})";
+  for (int i = 1; i <= 1000; ++i)
+    definitions += fmt::format(R"(,"d{}":{{"$ref":"#/$defs/d{}"}})", i, i - 1);
+  std::string choices = R"({"const":"0"})";
+  for (int i = 1; i < 4000; ++i) choices += fmt::format(R"(,{{"const":"{}"}})", i);
+  const ToolSchemas tools({*parse_json(fmt::format(
+      R"({{"name":"f","parameters":{{"$defs":{{{}}},"properties":{{
+          "x":{{"$ref":"#/$defs/d1000"}},"y":{{"anyOf":[{}]}}}}}}}})",
+      definitions, choices))});
+  EXPECT_EQ(tools.argument_types("f", "x"), TypeSet(TypeSet::string));
+  EXPECT_EQ(tools.argument_types("f", "y"), TypeSet(TypeSet::string));
 }
 
 /// A list that is read at each of 900 references took seconds.
@@ -139,6 +177,16 @@ TEST(ToolValue, ATextThatIsNoValidValueIsAString) {
   EXPECT_EQ(value_to_json(" 1", types, five), "\" 1\"");
   EXPECT_EQ(value_to_json("1", types), "1");
   EXPECT_EQ(value_to_json("1", TypeSet::integer, five), "1");  // no string is allowed
+  EXPECT_EQ(value_to_json("1", TypeSet::kAny, five), "\"1\"");
+  EXPECT_EQ(value_to_json("5", TypeSet::kAny, five), "5");
+}
+
+/// A strict tool's object that names a member twice was a string.
+TEST(ToolValue, OfAMemberThatComesTwiceTheLastCounts) {
+  for (const auto& [text, told] :
+       {std::pair{R"({"a":true,"b":1,"a":false})", R"({"b": 1, "a": false})"},
+        std::pair{R"([{"a":{"c":1e999,"c":null},"a":{}}])", R"([{"a": {}}])"}})
+    EXPECT_EQ(value_to_json(text, TypeSet(TypeSet::object) | TypeSet::array), told);
 }
 
 /// What a strict tool's grammar takes for a number was a string, or another number.

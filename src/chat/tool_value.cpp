@@ -216,8 +216,9 @@ std::string value_to_json(std::string_view text,
                           const std::function<bool(const Json&)>& allows) {
   const std::string_view stripped = python_strip(text);
   std::optional<Json> value;
-  if (Result<Json> parsed =
-          parse_json(stripped, {.depth_max = kValueDepthMax, .exact_numbers = true});
+  if (Result<Json> parsed = parse_json(
+          stripped,
+          {.depth_max = kValueDepthMax, .exact_numbers = true, .last_of_duplicates = true});
       parsed.ok()) {
     value = std::move(parsed).value();
   } else if (types.is_any() || !types.has(TypeSet::string)) {
@@ -230,8 +231,8 @@ std::string value_to_json(std::string_view text,
         types.has(TypeSet::string) || (found == TypeSet::fraction && types.has(TypeSet::integer));
     return string_instead ? quoted(text) : dump_json(*value);
   }
-  const bool may_be_string = types.has(TypeSet::string) && !types.is_any();
-  if (may_be_string && allows && !allows(*value) && allows(Json::string(std::string(text))))
+  if (types.has(TypeSet::string) && allows && !allows(*value) &&
+      allows(Json::string(std::string(text))))
     return quoted(text);
   const bool integer_only = found == TypeSet::integer && !types.has(TypeSet::fraction);
   return integer_only ? integer_text(*value) : dump_json(*value);
