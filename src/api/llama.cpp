@@ -135,6 +135,11 @@ Refusal read_llama_completion(const Json& body, const Model& model, GenerationRe
   // llama.cpp answers until the model stops.
   if (made.find("max_tokens") == nullptr) made.set("max_tokens", {});
   Refusal refused = read_completion(made, model, request);
+  for (const auto& [ours, theirs] : {std::pair{"structured_outputs.json", "json_schema"},
+                                     std::pair{"structured_outputs.grammar", "grammar"}}) {
+    if (request.constraint_field == ours) request.constraint_field = theirs;
+    if (refused && refused->param == ours) refused->param = theirs;
+  }
   if (refused)
     for (const auto& [theirs, ours] : kNames)
       if (refused->param == ours && body.find(theirs) != nullptr) refused->param = theirs;

@@ -96,7 +96,8 @@ bool Schema::Tree::object_completes(const Node& node) const {
     return std::ranges::count_if(node.properties, [&](const Property& property) {
              return at(property.node).productive;
            }) >= number_of(node, "minProperties");
-  return allows_others(node) && (node.additional < 0 || at(node.additional).productive);
+  return allows_others(node) && (node.additional < 0 || at(node.additional).productive) &&
+         (node.names < 0 || !names_of(node).empty());
 }
 
 bool Schema::Tree::array_completes(const Node& node) const {

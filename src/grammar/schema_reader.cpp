@@ -231,8 +231,11 @@ Status Schema::Tree::read_primary(int index) {
   for (const json::Member& member : *value.object()) {
     const unsigned type = limits_type(member.name);
     if (!primary.empty() && (type != 0 || (member.name == "type" && !lists_values)))
-      return fault(kUnsupportedSchema, at(index).path, "{} together with {} is not supported",
-                   member.name, primary);
+      return fault(kUnsupportedSchema, at(index).path, "{} together with {} is not supported{}",
+                   member.name, primary,
+                   lists_values ? ""
+                                : " here: two patterns, formats or tuples, recursion, or too many "
+                                  "alternatives cannot be merged");
     if (primary.empty() && type != 0 && value.find("type") == nullptr &&
         at(index).types == kAnyType)
       return fault(kUnsupportedSchema, at(index).path, "{} requires `type`", member.name);

@@ -127,8 +127,10 @@ std::optional<ApiError> GenerationJob::compile_grammar() {
     return {};
   }
   ApiError error = api::to_api_error(grammar.error());
-  const bool of_union = request_.constraint->kind == Constraint::Kind::union_of;
-  error.param = of_union && !grammar.error().field.empty() ? grammar.error().field
+  // The fault of a tool's schema is not tool_choice's.
+  const Constraint::Kind kind = request_.constraint->kind;
+  const bool of_tools = kind == Constraint::Kind::union_of || kind == Constraint::Kind::tool_calls;
+  error.param = of_tools && !grammar.error().field.empty() ? grammar.error().field
                                                            : request_.constraint_field;
   // Anthropic's errors have no member for the field, so the message names it.
   if (api::error_style(setup_.endpoint->path) == api::ErrorStyle::anthropic)

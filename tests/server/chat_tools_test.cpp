@@ -212,11 +212,14 @@ TEST(Chat, CallsAToolOrKeepsToASchema) {
   // The error names the field at fault.
   const std::string strict =
       R"("tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object",)"
-      R"("properties":{"a":{"type":"array","uniqueItems":true}}}}}],"response_format":{"type":"json_object"})";
-  const Reply refused = ask("Hello", strict);
-  EXPECT_EQ(refused.status, 400) << refused.body;
-  EXPECT_EQ(text_at(refused.json(), "error.param"), "tools");
-  EXPECT_EQ(text_at(refused.json(), "error.code"), "unsupported_schema");
+      R"("properties":{"a":{"type":"array","uniqueItems":true}}}}}])";
+  for (const char* others :
+       {R"(,"response_format":{"type":"json_object"})", R"(,"tool_choice":"required")"}) {
+    const Reply refused = ask("Hello", strict + others);
+    EXPECT_EQ(refused.status, 400) << refused.body;
+    EXPECT_EQ(text_at(refused.json(), "error.param"), "tools");
+    EXPECT_EQ(text_at(refused.json(), "error.code"), "unsupported_schema");
+  }
 }
 
 TEST(Chat, ToolChoiceNoneKeepsCallsOut) {

@@ -313,6 +313,13 @@ TEST(Operations, AnswersLlamaCppsClients) {
       << number.body;
   EXPECT_EQ(post(port, "/completion", R"({"prompt":"a","n_predict":-2})").status, 400);
   EXPECT_EQ(post(port, "/completion", R"({"prompt":["a","b"],"n_predict":1})").status, 400);
+  for (const auto& [field, value] :
+       {std::pair{"grammar", "\"root ::= (\""}, std::pair{"json_schema", R"({"if":{}})"}}) {
+    const Reply refused =
+        post(port, "/completion", fmt::format(R"({{"prompt":"a","{}":{}}})", field, value));
+    EXPECT_EQ(refused.status, 400);
+    EXPECT_EQ(text_at(refused.json(), "error.param"), field) << refused.body;
+  }
   const Reply props = get(port, "/props");
   EXPECT_EQ(text_at(props.json(), "total_slots"),
             text_at(get(port, "/server_info").json(), "max_num_seqs"));
