@@ -20,7 +20,9 @@ constexpr std::size_t kPoolQueueMax = 8192;  // of which one client has half
 /// There is one more, for those who used little: no grammar waits for two of another client.
 constexpr std::int32_t kGrammarThreads = 1;
 static_assert(GrammarLimits{}.threads == kGrammarThreads + 1);
-constexpr std::size_t kPendingAbortsMax = 1024;
+constexpr std::size_t kPendingAbortsMax = 1024;  // of which one owner has half
+/// No request's name is longer: an API's prefix, the client's id, a hyphen and eight digits.
+constexpr std::size_t kNameBytesMax = 160;
 constexpr std::size_t kUnknownNamesMax = 64;  // no more are logged
 
 /// What is left of the memory for bodies beside those that are parsed, and at least one body of
@@ -146,36 +148,43 @@ void Core::note_unknown_fields(const std::vector<std::string>& names) {
 }
 
 std::string Core::add_job(const std::string& id, const std::shared_ptr<GenerationJob>& job) {
+  OwnedJob name{.id = id, .owner = job->owner()};
   const std::lock_guard lock(mutex_);
-  std::string name = id;
-  while (!jobs_.try_emplace(name, job).second) name = id + '-' + make_id().substr(0, 8);
-  return name;
+  while (!jobs_.try_emplace(name, job).second) name.id = id + '-' + make_id().substr(0, 8);
+  return name.id;
 }
 
-void Core::remove_job(const std::string& id) {
+void Core::remove_job(const OwnedJob& job) {
   const std::lock_guard lock(mutex_);
-  jobs_.erase(id);
+  jobs_.erase(job);
 }
 
 Core::Abort Core::abort_job(const OwnedJob& wanted) {
-  const std::string bare(api::without_id_prefix(wanted.id));
+  if (wanted.id.size() > kNameBytesMax) return Abort::unknown;
+  const OwnedJob bare{.id = std::string(api::without_id_prefix(wanted.id)), .owner = wanted.owner};
   std::shared_ptr<GenerationJob> job;
   {
     const std::lock_guard lock(mutex_);
-    auto found = jobs_.find(wanted.id);
+    auto found = jobs_.find(wanted);
     if (found == jobs_.end()) found = jobs_.find(bare);
-    if (found != jobs_.end()) job = found->second.lock();
-    const bool others = job && job->owner() != wanted.owner;
-    if (found == jobs_.end() || others) {
-      if (readers_.empty() || pending_aborts_.size() >= kPendingAbortsMax) return Abort::unknown;
-      for (const std::string& name : {wanted.id, bare})
-        pending_aborts_.push_back({{.id = name, .owner = wanted.owner}, reader_next_});
+    if (found == jobs_.end()) {
+      if (readers_.empty() || !has_room_for_abort(wanted.owner)) return Abort::unknown;
+      pending_aborts_.push_back({wanted, reader_next_});
+      if (bare != wanted) pending_aborts_.push_back({bare, reader_next_});
       return Abort::pending;
     }
+    job = found->second.lock();
   }
   if (!job) return Abort::unknown;
   job->abort_with_error();
   return Abort::done;
+}
+
+/// As many as are left: so whoever comes later finds some, too.
+bool Core::has_room_for_abort(std::string_view owner) const {
+  const auto own = static_cast<std::size_t>(std::ranges::count_if(
+      pending_aborts_, [owner](const PendingAbort& abort) { return abort.job.owner == owner; }));
+  return own + pending_aborts_.size() < kPendingAbortsMax;
 }
 
 std::uint64_t Core::begin_reading() {
@@ -201,11 +210,12 @@ std::vector<LiveRequest> Core::live_requests(const std::string& owner, std::size
   std::vector<std::pair<std::string, std::shared_ptr<GenerationJob>>> jobs;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [id, job] : jobs_)
-      if (std::shared_ptr<GenerationJob> live = job.lock()) jobs.emplace_back(id, std::move(live));
+    for (const auto& [name, job] : jobs_) {
+      if (name.owner != owner) continue;
+      if (std::shared_ptr<GenerationJob> live = job.lock())
+        jobs.emplace_back(name.id, std::move(live));
+    }
   }
-  // Without the lock: a job takes it when the last that holds the job lets go.
-  std::erase_if(jobs, [&](const auto& row) { return row.second->owner() != owner; });
   // A job that has two names for a moment is one row.
   const auto by_job = [](const auto& row) { return row.second.get(); };
   std::ranges::sort(jobs, {}, by_job);
@@ -230,7 +240,7 @@ void Core::abort_all_jobs() {
   std::vector<std::shared_ptr<GenerationJob>> jobs;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [id, job] : jobs_)
+    for (const auto& [name, job] : jobs_)
       if (std::shared_ptr<GenerationJob> live = job.lock()) jobs.push_back(std::move(live));
   }
   for (const std::shared_ptr<GenerationJob>& job : jobs) job->abort_with_error();

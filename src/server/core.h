@@ -12,7 +12,6 @@
 #include <mutex>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "api/endpoints.h"
@@ -133,16 +132,16 @@ class Core {
   const History& history() const { return history_; }
 
   // ---- running jobs, for aborting by id; threads: any
-  /// Returns the job's name: `id`, or if a running job has that name, `id`, a hyphen and eight
-  /// random digits.
-  std::string add_job(const std::string& id, const std::shared_ptr<GenerationJob>& job);
-  void remove_job(const std::string& id);
   /// A job as its owner calls it.
   struct OwnedJob {
     std::string id{};
     std::string owner{};
-    bool operator==(const OwnedJob&) const = default;
+    auto operator<=>(const OwnedJob&) const = default;
   };
+  /// Returns the job's name: `id`, or if a running job of its owner has that name, `id`, a hyphen
+  /// and eight random digits.
+  std::string add_job(const std::string& id, const std::shared_ptr<GenerationJob>& job);
+  void remove_job(const OwnedJob& job);
   /// Aborts the owner's job with that name, with or without an API's prefix ("chatcmpl-"). unknown:
   /// there is none. pending: there is none yet, but bodies are still being read; a job of the owner
   /// whose body has the name is aborted then.
@@ -179,13 +178,14 @@ class Core {
   std::string waiting_for_;
   const LoadProgress* progress_ = nullptr;
   std::map<std::string, std::array<std::uint64_t, 4>> responses_;
-  std::unordered_map<std::string, std::weak_ptr<GenerationJob>> jobs_;
+  std::map<OwnedJob, std::weak_ptr<GenerationJob>> jobs_;
   std::set<std::uint64_t> readers_;  // in the order they came
   std::uint64_t reader_next_ = 0;
   struct PendingAbort {
     OwnedJob job;
     std::uint64_t readers_end;  // applies to readers before this one
   };
+  bool has_room_for_abort(std::string_view owner) const;
   std::vector<PendingAbort> pending_aborts_;  // empty while no body is being read
   std::vector<std::string> unknown_seen_;     // names that were logged
   WorkPool grammar_pool_;

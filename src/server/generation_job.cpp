@@ -31,7 +31,7 @@ GenerationJob::GenerationJob(Core& core, Setup setup)
 
 GenerationJob::~GenerationJob() {
   end_reading({});
-  if (!body_name_.empty()) core_.remove_job(body_name_);
+  if (!body_name_.empty()) core_.remove_job({.id = body_name_, .owner = owner()});
   // Whoever counts it no more finds the places, tokens and bytes that it had.
   active_chunks_.clear();
   pending_chunks_.clear();
@@ -227,7 +227,7 @@ GenerationJob::State GenerationJob::poll(std::string& out, std::size_t bytes_max
     if (!prepared_.load(std::memory_order_acquire)) return State::waiting;
     stage_ = Stage::prepared;
     if (!body_name_.empty()) {
-      core_.remove_job(name_);
+      core_.remove_job({.id = name_, .owner = owner()});
       name_ = std::exchange(body_name_, {});
     }
   }
@@ -403,7 +403,8 @@ void GenerationJob::report(std::string_view finish, int status, const ApiError* 
   EndedRequest ended = summarise(finish, status, error);
   if (core_.settings().log_requests) log_request(ended);
   core_.request_log().add(std::move(ended));
-  core_.remove_job(name_);  // at no time it is neither among those that run nor those that ended
+  // At no time it is neither among those that run nor those that ended.
+  core_.remove_job({.id = name_, .owner = owner()});
 }
 
 EndedRequest GenerationJob::summarise(std::string_view finish,
