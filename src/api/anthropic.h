@@ -36,6 +36,9 @@ std::unique_ptr<Responder> respond_messages(const GenerationRequest& request, co
 
 /// Answers the body of POST /v1/messages/count_tokens: {"input_tokens": N}, N as a Messages request
 /// with this body would use.
-Refusal count_message_tokens(const chat::Json& body, const Model& model, std::string& out);
+Refusal count_message_tokens(const chat::Json& body,
+                             const Model& model,
+                             const KeyRules& key,
+                             std::string& out);
 
 }  // namespace koho::api

@@ -204,9 +204,13 @@ Refusal read_message_count(const Json& body, const Model& model, GenerationReque
   return read_for(body, model, true, request);
 }
 
-Refusal count_message_tokens(const Json& body, const Model& model, std::string& out) {
+Refusal count_message_tokens(const Json& body,
+                             const Model& model,
+                             const KeyRules& key,
+                             std::string& out) {
   GenerationRequest request;
   if (Refusal refused = read_message_count(body, model, request)) return refused;
+  if (key) key(request);
   // A prompt that is longer than the context can still be counted.
   if (Refusal refused = encode(request, model, "messages");
       refused && refused->code != "context_length_exceeded")

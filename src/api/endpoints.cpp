@@ -60,10 +60,11 @@ std::string batch_paths() {
 Refusal answer_text(const TextEndpoint& endpoint,
                     std::string_view body,
                     const Model& model,
+                    const KeyRules& key,
                     std::string& out) {
   chat::Json json;
   if (Refusal refused = parse_body(body, endpoint.reads, json)) return refused;
-  return endpoint.answer(json, model, out);
+  return endpoint.answer(json, model, key, out);
 }
 
 }  // namespace koho::api

@@ -35,7 +35,10 @@ struct GenerationEndpoint {
 struct TextEndpoint {
   std::string_view path;
   bool (*reads)(std::string_view name);  // as in GenerationEndpoint
-  Refusal (*answer)(const chat::Json& body, const Model& model, std::string& out);
+  Refusal (*answer)(const chat::Json& body,
+                    const Model& model,
+                    const KeyRules& key,
+                    std::string& out);
 };
 
 std::span<const GenerationEndpoint> generation_endpoints();
@@ -50,6 +53,7 @@ std::string batch_paths();
 Refusal answer_text(const TextEndpoint& endpoint,
                     std::string_view body,
                     const Model& model,
+                    const KeyRules& key,
                     std::string& out);
 
 }  // namespace koho::api

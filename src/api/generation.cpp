@@ -98,10 +98,12 @@ Result<std::vector<Token>> encode_turns(GenerationRequest& request,
                                         std::size_t ids_max,
                                         std::size_t& total) {
   if (model.turns) {
+    const TurnScope scope{.salt = request.base.salt, .key = request.key};
     KOHO_TRY_ASSIGN(EncodedTurns encoded,
                     model.turns->encode(*request.conversation, prompt, model.style,
                                         request.base.salt, *model.tokenizer, ids_max));
     request.place = std::move(encoded.place);
+    request.place.client = request.base.client;
     total = encoded.total;
     return std::move(encoded.ids);
   }

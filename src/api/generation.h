@@ -72,6 +72,9 @@ struct GenerationRequest {
   std::optional<chat::Conversation> conversation;
   std::vector<PromptInput> prompts;
 
+  /// Whose kept answers are replayed; 0: without keys.
+  std::uint64_t key = 0;
+
   /// The part that all prompts share: sampling, stops, choices, priority, salt, deadline. encode()
   /// adds prompts, lengths, and a random seed if the request has none.
   Request base;
@@ -103,6 +106,9 @@ struct GenerationRequest {
   TurnPlace place;                                        // where a conversation's answer begins
   std::shared_ptr<const chat::ToolSchemas> tool_schemas;  // null: tool tags are text
 };
+
+/// Sets what an API key says of a request that has been read; empty without keys.
+using KeyRules = std::function<void(GenerationRequest& request)>;
 
 /// The token ids of a prompt, of a text with more than `ids_max` only the first ones; `total` is
 /// the number of all. Requires: a tokenizer, if the prompt is text. Errors: as Tokenizer::encode.

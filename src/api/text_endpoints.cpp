@@ -42,8 +42,12 @@ Refusal check_model(const Json& body, const Model& model) {
 }
 
 /// Renders and tokenises a conversation.
-Refusal encode_chat(const Json& body, const Model& model, GenerationRequest& request) {
+Refusal encode_chat(const Json& body,
+                    const Model& model,
+                    const KeyRules& key,
+                    GenerationRequest& request) {
   if (Refusal refused = read_chat_completion(body, model, request)) return refused;
+  if (key) key(request);
   request.keeps_prompt_text = true;
   request.ids_max = kIdsMax;
   request.tokens_max = 0;
@@ -52,9 +56,12 @@ Refusal encode_chat(const Json& body, const Model& model, GenerationRequest& req
 }
 
 /// The same, but a conversation longer than the context is not refused.
-Refusal tokenise_chat(const Json& body, const Model& model, std::vector<Token>& ids) {
+Refusal tokenise_chat(const Json& body,
+                      const Model& model,
+                      const KeyRules& key,
+                      std::vector<Token>& ids) {
   GenerationRequest request;
-  Refusal refused = encode_chat(body, model, request);
+  Refusal refused = encode_chat(body, model, key, request);
   if (refused && refused->code != "context_length_exceeded") return refused;
   if (Refusal beyond = check_count(request.prompt_tokens.value_or(0), "messages")) return beyond;
   ids = refused ? request.prompts.front().ids : request.requests.front().prompt;
@@ -91,11 +98,15 @@ bool reads_of_detokenize(std::string_view name) {
   return name == "model" || name == "tokens" || name == "skip_special_tokens";
 }
 
-Refusal answer_tokenize(const Json& body, const Model& model, std::string& out) {
+Refusal answer_tokenize(const Json& body,
+                        const Model& model,
+                        const KeyRules& key,
+                        std::string& out) {
   if (model.tokenizer == nullptr) return no_tokenizer();
   std::vector<Token> ids;
   const bool chat = body.find("messages") != nullptr;
-  if (Refusal refused = chat ? tokenise_chat(body, model, ids) : tokenise_prompt(body, model, ids))
+  if (Refusal refused =
+          chat ? tokenise_chat(body, model, key, ids) : tokenise_prompt(body, model, ids))
     return refused;
   bool strings = false;
   if (const Json* json = body.given("return_token_strs"))
@@ -116,7 +127,10 @@ Refusal answer_tokenize(const Json& body, const Model& model, std::string& out) 
   return {};
 }
 
-Refusal answer_detokenize(const Json& body, const Model& model, std::string& out) {
+Refusal answer_detokenize(const Json& body,
+                          const Model& model,
+                          const KeyRules& /*key*/,
+                          std::string& out) {
   if (model.tokenizer == nullptr) return no_tokenizer();
   if (Refusal refused = check_model(body, model)) return refused;
   const Json* tokens = body.find("tokens");
@@ -137,9 +151,9 @@ Refusal answer_detokenize(const Json& body, const Model& model, std::string& out
   return {};
 }
 
-Refusal answer_render(const Json& body, const Model& model, std::string& out) {
+Refusal answer_render(const Json& body, const Model& model, const KeyRules& key, std::string& out) {
   GenerationRequest request;
-  if (Refusal refused = encode_chat(body, model, request)) return refused;
+  if (Refusal refused = encode_chat(body, model, key, request)) return refused;
   const std::vector<Token>& ids = request.requests.front().prompt;
   out = R"({"prompt":)";
   append_json_string(out, request.prompt_text);

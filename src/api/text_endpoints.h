@@ -6,6 +6,7 @@
 #include <string>
 
 #include "api/error.h"
+#include "api/generation.h"
 #include "api/model.h"
 #include "chat/json.h"
 
@@ -18,12 +19,21 @@ bool reads_of_detokenize(std::string_view name);
 /// {"prompt"} or {"messages", …} to {"count", "max_model_len", "tokens"}; with
 /// "return_token_strs" also each token's text. Errors: as those of a completion, but no
 /// text is too long.
-Refusal answer_tokenize(const chat::Json& body, const Model& model, std::string& out);
+Refusal answer_tokenize(const chat::Json& body,
+                        const Model& model,
+                        const KeyRules& key,
+                        std::string& out);
 
 /// {"tokens"} to {"prompt"}, special tokens are shown unless "skip_special_tokens".
-Refusal answer_detokenize(const chat::Json& body, const Model& model, std::string& out);
+Refusal answer_detokenize(const chat::Json& body,
+                          const Model& model,
+                          const KeyRules& key,
+                          std::string& out);
 
 /// The body of a chat completion to {"prompt", "prompt_token_ids", "count"}.
-Refusal answer_render(const chat::Json& body, const Model& model, std::string& out);
+Refusal answer_render(const chat::Json& body,
+                      const Model& model,
+                      const KeyRules& key,
+                      std::string& out);
 
 }  // namespace koho::api

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -118,7 +119,7 @@ bool is_turn_token(const chat::Segment& segment) {
 Result<EncodedTurns> TurnMemory::encode(const chat::Conversation& conversation,
                                         const chat::Prompt& prompt,
                                         chat::TemplateStyle style,
-                                        const CacheSalt& salt,
+                                        const TurnScope& scope,
                                         const Tokenizer& tokenizer,
                                         std::size_t ids_max) {
   const std::vector<chat::Message>& messages = conversation.messages;
@@ -133,7 +134,8 @@ Result<EncodedTurns> TurnMemory::encode(const chat::Conversation& conversation,
 
   EncodedTurns encoded;
   RunningHash hash;
-  hash.add(&salt, sizeof(salt));
+  hash.add(&scope.salt, sizeof(scope.salt));
+  hash.add(&scope.key, sizeof(scope.key));
   const std::span<const chat::Segment> all = prompt.segments;
   std::size_t turn = 0;
   for (std::size_t begin = 0; begin < all.size();) {
@@ -191,9 +193,10 @@ void TurnMemory::remember(const TurnPlace& place,
   turn->ids.insert(turn->ids.end(), sampled.begin(), sampled.end());
   const std::scoped_lock lock(mutex_);
   ++remembered_;
-  insert(key_of(place.before, answer.reasoning, answer.content, calls), turn);
+  insert(key_of(place.before, answer.reasoning, answer.content, calls), turn, place.client);
   // A second entry for clients that send the answer back without its reasoning.
-  if (turn->has_reasoning) insert(key_of(place.before, "", answer.content, calls), turn);
+  if (turn->has_reasoning)
+    insert(key_of(place.before, "", answer.content, calls), turn, place.client);
 }
 
 TurnMemory::Counts TurnMemory::counts() const {
@@ -205,27 +208,39 @@ std::shared_ptr<const TurnMemory::Turn> TurnMemory::find(const TurnKey& key) {
   const std::scoped_lock lock(mutex_);
   const auto found = index_.find(key);
   if (found == index_.end()) return nullptr;
-  entries_.splice(entries_.begin(), entries_, found->second);
+  std::list<Entry>& entries = clients_[found->second->client].entries;
+  entries.splice(entries.begin(), entries, found->second);
   return found->second->turn;
 }
 
-void TurnMemory::insert(const TurnKey& key, const std::shared_ptr<const Turn>& turn) {
-  // An entry's overhead is about that of 64 ids.
-  constexpr std::size_t kEntryTokens = 64;
-  const auto cost = [](const Turn& one) { return one.ids.size() + kEntryTokens; };
-  if (const auto found = index_.find(key); found != index_.end()) {
-    tokens_ -= cost(*found->second->turn);
-    entries_.erase(found->second);
-    index_.erase(found);
-  }
-  entries_.push_front({key, turn});
-  index_.emplace(key, entries_.begin());
+std::size_t TurnMemory::cost(const Turn& turn) {
+  constexpr std::size_t kEntryTokens = 64;  // an entry's overhead is about that of so many ids
+  return turn.ids.size() + kEntryTokens;
+}
+
+void TurnMemory::insert(const TurnKey& key,
+                        const std::shared_ptr<const Turn>& turn,
+                        std::uint64_t client) {
+  if (const auto found = index_.find(key); found != index_.end()) erase(found->second);
+  Client& own = clients_[client];
+  own.entries.push_front({key, turn, client});
+  own.tokens += cost(*turn);
   tokens_ += cost(*turn);
+  index_.emplace(key, own.entries.begin());
   while (tokens_ > tokens_max_) {
-    tokens_ -= cost(*entries_.back().turn);
-    index_.erase(entries_.back().key);
-    entries_.pop_back();
+    const auto most =
+        std::ranges::max_element(clients_, {}, [](const auto& one) { return one.second.tokens; });
+    erase(std::prev(most->second.entries.end()));
   }
+}
+
+void TurnMemory::erase(std::list<Entry>::iterator entry) {
+  const auto client = clients_.find(entry->client);
+  client->second.tokens -= cost(*entry->turn);
+  tokens_ -= cost(*entry->turn);
+  index_.erase(entry->key);
+  client->second.entries.erase(entry);
+  if (client->second.entries.empty()) clients_.erase(client);
 }
 
 }  // namespace koho::api

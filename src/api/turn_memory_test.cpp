@@ -31,8 +31,8 @@ chat::Conversation conversation(std::string_view messages, bool keep_thinking = 
 
 EncodedTurns encode(TurnMemory& memory,
                     const chat::Conversation& read,
-                    const CacheSalt& salt = {}) {
-  return *memory.encode(read, *chat::render(read, kStyle), kStyle, salt, tokenizer());
+                    const TurnScope& scope = {}) {
+  return *memory.encode(read, *chat::render(read, kStyle), kStyle, scope, tokenizer());
 }
 
 /// As the tokenizer never would: byte for byte.
@@ -66,10 +66,10 @@ struct Answered {
   EncodedTurns prompt;
   std::vector<Token> history;  // the prompt and the answer as sampled
 
-  explicit Answered(bool with_reasoning = true, const CacheSalt& salt = {}) {
+  explicit Answered(bool with_reasoning = true, const TurnScope& scope = {}) {
     chat::Conversation asked = conversation(kAsked);
     asked.enable_thinking = with_reasoning;
-    prompt = encode(memory, asked, salt);
+    prompt = encode(memory, asked, scope);
     chat::ParsedOutput answer;
     answer.content = "It is 125.";
     if (with_reasoning) answer.reasoning = "68 + 57";
@@ -142,9 +142,10 @@ TEST(TurnMemory, KnowsAnAnswerBehindItsOwnPromptOnly) {
   Answered known;
   const std::string other = R"({"role": "user", "content": "Add 68 and 57!"})";
   EXPECT_EQ(encode(known.memory, conversation(text(other, kAnswered, kNext))).turns_replayed, 0);
-  const CacheSalt salt{.low = 1, .high = 2};
-  EXPECT_EQ(encode(known.memory, conversation(text(kAsked, kAnswered, kNext)), salt).turns_replayed,
-            0);
+  for (const TurnScope& scope : {TurnScope{.salt = {.low = 1, .high = 2}}, TurnScope{.key = 1}})
+    EXPECT_EQ(
+        encode(known.memory, conversation(text(kAsked, kAnswered, kNext)), scope).turns_replayed,
+        0);
   const std::string changed =
       R"(, {"role": "assistant", "reasoning_content": "68 + 57", "content": "It is 126."})";
   EXPECT_EQ(encode(known.memory, conversation(text(kAsked, changed, kNext))).turns_replayed, 0);
@@ -184,6 +185,22 @@ TEST(TurnMemory, ForgetsWhatWasUsedLongestAgo) {
   }
   EXPECT_EQ(encode(memory, conversation(text(asked(49), kBare, kNext))).turns_replayed, 1);
   EXPECT_EQ(encode(memory, conversation(text(asked(0), kBare, kNext))).turns_replayed, 0);
+}
+
+TEST(TurnMemory, ForgetsOfTheClientThatHasMost) {
+  TurnMemory memory(1000);
+  const auto asked = [](int i) {
+    return R"({"role": "user", "content": "Question )" + std::to_string(i) + "\"}";
+  };
+  for (int i = 0; i < 50; ++i) {
+    EncodedTurns prompt = encode(memory, conversation(asked(i)));
+    prompt.place.client = i == 0 ? 1 : 2;
+    chat::ParsedOutput answer;
+    answer.content = "It is 125.";
+    memory.remember(prompt.place, answer, odd_ids("It is 125."));
+  }
+  for (const auto& [i, replayed] : {std::pair{0, 1}, {1, 0}, {49, 1}})
+    EXPECT_EQ(encode(memory, conversation(text(asked(i), kBare, kNext))).turns_replayed, replayed);
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ Status EndpointCalls::answer_text(const api::TextEndpoint& endpoint,
                                   const std::string& body,
                                   Exchange& into) {
   std::string answer;
-  const api::Refusal refused = api::answer_text(endpoint, body, serving_.model, answer);
+  const api::Refusal refused = api::answer_text(endpoint, body, serving_.model, {}, answer);
   const std::lock_guard lock(into.mutex);
   into.status = refused ? refused->status : 200;
   into.bytes = refused ? server::error_response(api::error_style(endpoint.path), *refused).body

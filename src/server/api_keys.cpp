@@ -219,8 +219,10 @@ void ApiKey::end(std::int64_t unused) {
   --usage_.live;
 }
 
-void ApiKey::apply(Request& request) const {
+void ApiKey::apply(api::GenerationRequest& whole) const {
   const std::lock_guard lock(mutex_);
+  whole.key = client_;
+  Request& request = whole.base;
   request.client = client_;
   request.priority = std::max(request.priority, settings_.priority);
   if (settings_.cache_salt.empty()) return;

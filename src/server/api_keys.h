@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "api/error.h"
+#include "api/generation.h"
 #include "base/error.h"
 #include "engine/request.h"
 
@@ -62,8 +63,8 @@ class ApiKey {
   /// Of what was taken for the answer, so many tokens were not generated.
   void end(std::int64_t unused = 0);
 
-  /// Sets what the key says of a request: client, priority, cache salt.
-  void apply(Request& request) const;
+  /// Sets what the key says of a request: client, priority, cache salt, whose answers are replayed.
+  void apply(api::GenerationRequest& whole) const;
   /// OpenAI's x-ratelimit-* header fields; none without limits.
   std::vector<std::pair<std::string_view, std::string>> fields(std::int64_t now_us) const;
   bool has_limits() const;

@@ -154,7 +154,7 @@ std::optional<ApiError> GenerationJob::read(std::string& body) {
   if (setup_.in_batch && request_.stream)
     return api::wrong_field("stream", "a request of a batch cannot be a stream");
   request_.base.client = setup_.client;
-  if (setup_.key != nullptr) setup_.key->apply(request_.base);
+  if (setup_.key != nullptr) setup_.key->apply(request_);
   request_.base.priority = std::max(request_.base.priority, setup_.priority);
   json = {};
   core_.note_unknown_fields(request_.unknown_fields);

@@ -489,8 +489,10 @@ Response answer_route(Core& core,
                                .body = body,
                                .key = key});
   Response response;
+  api::KeyRules rules;
+  if (key != nullptr) rules = [key](api::GenerationRequest& request) { key->apply(request); };
   const api::Refusal refused =
-      api::answer_text(*route.text, body, core.serving()->model, response.body);
+      api::answer_text(*route.text, body, core.serving()->model, rules, response.body);
   return refused ? error_response(error_style(route.path), *refused) : response;
 }
 

@@ -184,25 +184,26 @@ TEST(ApiKeyLimits, AKeySaysPriorityClientAndSalt) {
   ApiKeySettings settings("k");
   settings.priority = 3;
   settings.cache_salt = "tenant";
-  Request request;
-  request.priority = 1;
+  api::GenerationRequest request;
+  request.base.priority = 1;
   ApiKey(settings).apply(request);
-  EXPECT_EQ(request.priority, 3);  // not better than the key's
-  EXPECT_NE(request.client, 0U);
-  const CacheSalt salt = request.salt;
+  EXPECT_EQ(request.base.priority, 3);  // not better than the key's
+  EXPECT_NE(request.base.client, 0U);
+  const CacheSalt salt = request.base.salt;
   EXPECT_NE(salt, CacheSalt{});
-  Request worse;
-  worse.priority = 6;
-  worse.salt.low = 7;  // of the request's own
+  api::GenerationRequest worse;
+  worse.base.priority = 6;
+  worse.base.salt.low = 7;  // of the request's own
   ApiKey(settings).apply(worse);
-  EXPECT_EQ(worse.priority, 6);
-  EXPECT_NE(worse.salt, salt);
-  Request other;
+  EXPECT_EQ(worse.base.priority, 6);
+  EXPECT_NE(worse.base.salt, salt);
+  api::GenerationRequest other;
   settings.cache_salt.clear();
   settings.secret = "l";
   ApiKey(settings).apply(other);
-  EXPECT_NE(other.client, request.client);
-  EXPECT_EQ(other.salt, CacheSalt{});
+  EXPECT_NE(other.base.client, request.base.client);
+  EXPECT_NE(other.key, request.key);
+  EXPECT_EQ(other.base.salt, CacheSalt{});
 }
 
 TEST(ApiKeyLimits, WhatIsGeneratedUnreadIsOfTheSameMinute) {

@@ -15,6 +15,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/json_writer.h"
 #include "client.h"
 #include "server/client_address.h"
 #include "server/request_log.h"
@@ -89,6 +90,28 @@ TEST(KeyIsolation, AKeyWhoseHashInTheLogIsAnothersSeesItsOwnRequestsOnly) {
   };
   EXPECT_TRUE(sees(same[0]));
   EXPECT_FALSE(sees(same[1]));
+}
+
+/// Who knew another's prompt and answer was told the reasoning between them.
+TEST(KeyIsolation, TheReasoningOfAnAnswerIsKeptForItsOwnKey) {
+  TinyServer server(two_keys);
+  const std::string asked = R"({"role":"user","content":"What is 37 + 48?"})";
+  const auto body = [](const std::string& messages) {
+    return R"({"temperature":0,"clear_thinking":false,"messages":[)" + messages + "]}";
+  };
+  const chat::Json message =
+      at(post(server.port(), "/v1/chat/completions", body(asked), fields_of("sk-one")).json(),
+         "choices.0.message");
+  ASSERT_FALSE(text_at(message, "reasoning_content").empty());
+  const std::string history = asked + R"(,{"role":"assistant","content":)" +
+                              json_string(text_at(message, "content")) + "}," + asked;
+  for (const char* path : {"/tokenize", "/v1/chat/completions/render"}) {
+    const auto tokens = [&](const char* key) {
+      return std::stoi(
+          text_at(post(server.port(), path, body(history), fields_of(key)).json(), "count"));
+    };
+    EXPECT_GT(tokens("sk-one"), tokens("sk-two")) << path;
+  }
 }
 
 TEST(KeyIsolation, AKeysFilesLeaveRoomForThoseOfOthers) {
