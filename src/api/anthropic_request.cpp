@@ -177,7 +177,9 @@ Refusal read_for(const Json& body,
     return to_api_error(status.error());
   if (Refusal refused = read_extensions(body, model, request)) return refused;
   if (Refusal refused = refuse_unknown_fields(request, model)) return refused;
-  if (!request.model.starts_with("claude-") && !model.serves(request.model))
+  constexpr std::size_t kNameBytesMax = 1024;  // answers have it
+  const bool claude = request.model.starts_with("claude-") && request.model.size() <= kNameBytesMax;
+  if (!claude && !model.serves(request.model))
     return ApiError{.status = 404,
                     .code = "model_not_found",
                     .param = "model",

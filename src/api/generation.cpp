@@ -100,8 +100,8 @@ Result<std::vector<Token>> encode_turns(GenerationRequest& request,
   if (model.turns) {
     const TurnScope scope{.salt = request.base.salt, .key = request.key};
     KOHO_TRY_ASSIGN(EncodedTurns encoded,
-                    model.turns->encode(*request.conversation, prompt, model.style,
-                                        request.base.salt, *model.tokenizer, ids_max));
+                    model.turns->encode(*request.conversation, prompt, model.style, scope,
+                                        *model.tokenizer, ids_max));
     request.place = std::move(encoded.place);
     request.place.client = request.base.client;
     total = encoded.total;
@@ -141,6 +141,44 @@ Refusal settle_lengths(GenerationRequest& request,
     return wrong_field("min_tokens", fmt::format("min_tokens ({}) must not exceed max_tokens ({})",
                                                  one.min_tokens, one.max_tokens));
   return {};
+}
+
+/// Every prompt has its own copy of the lists of tokens.
+Refusal check_copies(const GenerationRequest& request) {
+  constexpr std::size_t kListedMax = std::size_t{4} << 20U;
+  const Request& base = request.base;
+  std::size_t listed = base.allowed_tokens.size();
+  for (const std::vector<Token>& word : base.banned_sequences) listed += word.size();
+  if (request.prompts.size() < 2 || listed * request.prompts.size() <= kListedMax) return {};
+  const char* field = base.allowed_tokens.empty() ? "bad_words" : "allowed_token_ids";
+  return wrong_field(field, fmt::format("{}: {} tokens for each of {} prompts are too many, {} in "
+                                        "all are the most: send fewer prompts at once",
+                                        field, listed, request.prompts.size(), kListedMax));
+}
+
+/// Every choice repeats its prompt where the client asks for it.
+Refusal check_repeats(const GenerationRequest& request) {
+  constexpr std::size_t kRepeatedBytesMax = std::size_t{64} << 20U;
+  constexpr std::size_t kIdBytes = 8;        // an id as text
+  constexpr std::size_t kLogprobBytes = 32;  // a token and its log probability
+  const OutputOptions& output = request.output;
+  const auto choices = static_cast<std::size_t>(request.base.choices);
+  if (choices < 2 || !(output.echo || output.token_ids)) return {};
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < request.requests.size(); ++i) {
+    const std::size_t ids = request.requests[i].prompt.size();
+    if (output.token_ids) bytes += kIdBytes * ids;
+    if (output.echo) bytes += std::max(request.prompts[i].text.size(), kIdBytes * ids);
+    if (request.wants_prompt_logprobs())
+      bytes += kLogprobBytes * ids * static_cast<std::size_t>(*output.logprobs + 1);
+  }
+  if (bytes <= kRepeatedBytesMax / choices) return {};
+  return wrong_field(
+      output.echo ? "echo" : "return_token_ids",
+      fmt::format("{} choices would repeat some {} bytes of prompts, {} are the most: ask for "
+                  "fewer choices, or without {}",
+                  choices, bytes * choices, kRepeatedBytesMax,
+                  output.echo ? "echo" : "return_token_ids"));
 }
 
 std::uint64_t random_seed() {
@@ -319,6 +357,28 @@ Refusal settle_conversation(GenerationRequest& request, const Model& model) {
   return {};
 }
 
+std::size_t GenerationRequest::kept_bytes() const {
+  std::size_t listed = base.allowed_tokens.size();
+  for (const std::vector<Token>& word : base.banned_sequences) listed += word.size();
+  std::size_t bytes = echo.size() + user.size() + listed * sizeof(Token) * (1 + requests.size());
+  for (std::size_t i = 0; output.echo && i < prompts.size(); ++i) bytes += prompts[i].text.size();
+  for (const std::vector<PromptLogprob>& scored : prompt_logprobs)
+    for (const PromptLogprob& one : scored)
+      bytes += sizeof one + one.top.size() * sizeof(TokenLogprob);
+  return bytes;
+}
+
+void GenerationRequest::free_answered() {
+  // Prompts are the largest part of a request.
+  requests = {};
+  prompts = {};
+  conversation.reset();
+  constraint.reset();
+  echo = {};
+  unknown_fields = {};
+  prompt_logprobs = {};
+}
+
 Refusal encode(GenerationRequest& request, const Model& model, std::string_view asked_in) {
   // A prompt beyond the context is refused: of its ids only the number is needed.
   const std::size_t context_ids = static_cast<std::size_t>(model.context_max()) + 1;
@@ -339,6 +399,7 @@ Refusal encode(GenerationRequest& request, const Model& model, std::string_view 
     if (!request.conversation->tools.empty() && request.tool_choice.kind != ToolChoice::Kind::none)
       request.tool_schemas = std::make_shared<const chat::ToolSchemas>(request.conversation->tools);
   }
+  if (Refusal refused = check_copies(request)) return refused;
   request.base.seed = random_seed();
   request.requests.clear();
   std::int64_t tokens = 0;
@@ -363,7 +424,7 @@ Refusal encode(GenerationRequest& request, const Model& model, std::string_view 
       return refused;
     request.requests.push_back(std::move(one));
   }
-  return {};
+  return check_repeats(request);
 }
 
 }  // namespace koho::api

@@ -97,6 +97,11 @@ struct GenerationRequest {
   bool wants_prompt_logprobs() const { return output.echo && output.logprobs.has_value(); }
   std::vector<std::vector<PromptLogprob>> prompt_logprobs;
 
+  /// Memory that the request keeps until its answer ends, beside its prompts.
+  std::size_t kept_bytes() const;
+  /// Frees what nobody needs once there is an answer that was made for the request.
+  void free_answered();
+
   // Filled in by encode().
   std::vector<Request> requests;  // one per prompt
   std::optional<std::int64_t>

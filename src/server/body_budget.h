@@ -64,6 +64,8 @@ class BodyShare {
   }
 
   std::size_t bytes() const { return bytes_; }
+  /// Whether its client holds as much as is left.
+  bool is_used_up() const { return budget_ != nullptr && budget_->is_used_up(client_); }
   /// False: the budget has no room for so many bytes; the share stays as it is.
   [[nodiscard]] bool grow(std::size_t bytes) {
     if (budget_ == nullptr || bytes <= bytes_) return true;

@@ -135,6 +135,12 @@ void Connection::dispatch() {
     return;
   }
   Response response = answer_route(core_, *route_, reader_.head(), reader_.take_body(), key_.get());
+  // Whoever reads nothing still gets what is small: the health.
+  constexpr std::size_t kSmallBytes = 4U << 10U;
+  if (response.body.size() > kSmallBytes && core_.unread_answers().is_used_up(client())) {
+    refuse(unread_answers());
+    return;
+  }
   core_.count_response(route_->path, response.status);
   send(std::move(response));
 }

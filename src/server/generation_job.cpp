@@ -38,6 +38,7 @@ GenerationJob::~GenerationJob() {
   streams_.clear();
   use_.reset();
   setup_.share = {};
+  held_answer_ = {};
   --core_.counters().requests_live;
 }
 
@@ -198,10 +199,10 @@ void GenerationJob::submit() {
   stage_ = Stage::running;
   stream_ = request_.stream;
   answer_.emplace(model, request_, setup_.endpoint->respond(request_, model));
-  std::size_t prompt_bytes = 0;
+  std::size_t bytes = request_.kept_bytes();
   for (Request& one : request_.requests) {
     const auto prompt_tokens = static_cast<std::int64_t>(one.prompt.size());
-    prompt_bytes += one.prompt.size() * sizeof(Token);
+    bytes += one.prompt.size() * sizeof(Token);
     Result<Submitted> stream = submit_one(std::move(one));
     if (!stream.ok()) {
       refused_ = api::to_api_error(stream.error());
@@ -214,12 +215,8 @@ void GenerationJob::submit() {
   }
   streams_left_ = streams_.size();
   tokens_read_.resize(streams_.size());
-  setup_.share.resize(prompt_bytes);
-  // Prompts are the largest part of a request: free them now.
-  request_.requests.clear();
-  request_.requests.shrink_to_fit();
-  request_.prompts.clear();
-  request_.conversation.reset();
+  setup_.share.hold(bytes);
+  request_.free_answered();
 }
 
 GenerationJob::State GenerationJob::poll(std::string& out, std::size_t bytes_max) {
@@ -283,7 +280,11 @@ void GenerationJob::take_events(std::string& out, std::size_t bytes_max) {
         }
         begin(out);
         answer_->add(i, event_, out);
-        continue;
+        refused_ = hold_answer();
+        if (!refused_) continue;
+        cancel_streams();
+        finish(*refused_, out);
+        return;
       }
       const std::shared_ptr<OutputStream> ended = std::exchange(streams_[i], {}).stream;
       const Summary& summary = ended->summary();
@@ -307,6 +308,37 @@ void GenerationJob::take_events(std::string& out, std::size_t bytes_max) {
       return;
     }
   }
+}
+
+/// Counts what the event adds to an answer that is sent whole, or refuses to go on.
+std::optional<ApiError> GenerationJob::hold_answer() {
+  constexpr std::size_t kTokenBytes = 8;  // its id and its part of the text
+  constexpr std::size_t kLogprobBytes = 64;
+  constexpr std::size_t kPieceBytes = 64U << 10U;
+  constexpr std::size_t kAnswerBytesMax = std::size_t{256} << 20U;
+  if (stream_) return {};
+  answer_bytes_ += event_.text.size() + kTokenBytes + event_.top.size() * kLogprobBytes;
+  if (answer_bytes_ < held_answer_.bytes() + kPieceBytes) return {};
+  if (held_answer_.bytes() == 0) held_answer_ = BodyShare(core_.unread_answers(), client());
+  held_answer_.hold(answer_bytes_);
+  const bool full = held_answer_.is_used_up();
+  // Alone it would not fit later either.
+  if (answer_bytes_ > kAnswerBytesMax ||
+      (full && core_.unread_answers().bytes() == held_answer_.bytes()))
+    return ApiError{.status = 400,
+                    .code = "answer_too_large",
+                    .param = {},
+                    .message =
+                        "the answer is too large to be kept until it is complete: stream "
+                        "it, or ask for fewer choices, tokens or log probabilities"};
+  if (!full) return {};
+  return ApiError{.status = 429,
+                  .code = "rate_limit_exceeded",
+                  .param = {},
+                  .message =
+                      "this client's answers have filled the memory for them: stream them, "
+                      "or send fewer requests at once",
+                  .retry_after_s = 1};
 }
 
 void GenerationJob::begin(std::string& out) {

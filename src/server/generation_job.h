@@ -113,6 +113,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   Result<Submitted> submit_one(Request request);
   void take_events(std::string& out, std::size_t bytes_max);
   void finish(const api::ApiError& error, std::string& out);
+  std::optional<api::ApiError> hold_answer();
   void begin(std::string& out);
   void cancel_streams();
   /// `use`: whose tokens it counts, of which `read` were read; or nullptr.
@@ -167,7 +168,9 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   std::vector<std::int64_t> tokens_read_;  // of each
   std::size_t streams_left_ = 0;
   OutputEvent event_;
-  std::string body_;  // of an answer without streaming
+  std::string body_;              // of an answer without streaming
+  std::size_t answer_bytes_ = 0;  // of it, about, as far as it is made
+  BodyShare held_answer_;
   Response response_;
   bool reported_ = false;
   std::int64_t tokens_taken_ = 0;  // of prompts, from the key, and not submitted

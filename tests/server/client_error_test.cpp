@@ -133,6 +133,12 @@ constexpr const char* kChat = "/v1/chat/completions";
 constexpr const char* kMessages = "/v1/messages";
 constexpr const char* kResponses = "/v1/responses";
 
+std::string repeated(std::string_view unit, int times) {
+  std::string text;
+  for (int i = 0; i < times; ++i) text += unit;
+  return text;
+}
+
 std::string chat_with(const std::string& members) {
   return body_with(Api::chat, members);
 }
@@ -158,6 +164,14 @@ std::vector<Case> cases() {
        "structured_outputs.choice", "at least one string"},
       {"guided_choice_empty", kChat, chat_with(R"("guided_choice":[])"), 400, "guided_choice",
        "at least one string"},
+      {"lists_of_many_prompts", "/v1/completions",
+       R"({"model":"tiny","max_tokens":1,"prompt":[[5])" + repeated(",[5]", 1023) +
+           R"(],"bad_words":["x)" + repeated(R"(","zyxzyxzyxzyxzyxzyxzyxzyxzyxzyx)", 255) + "\"]}",
+       400, "bad_words", "for each of 1024 prompts"},
+      {"prompts_that_choices_repeat", "/v1/completions",
+       R"({"model":"tiny","max_tokens":1,"n":80,"echo":true,"truncate_prompt_tokens":1,"prompt":")" +
+           repeated("a b ", 250'000) + "\"}",
+       400, "echo", "80 choices would repeat"},
       {"minimum_beyond_64_bits", kChat, schema_with(R"({"type":"integer","minimum":1e30})"), 400,
        "response_format", "minimum"},
       {"minimum_below_64_bits", kChat, schema_with(R"({"type":"integer","minimum":-1e30})"), 400,

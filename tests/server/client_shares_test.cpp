@@ -176,6 +176,59 @@ TEST(ClientShares, AnswersThatNobodyReadsAreBoundedForTheirAddress) {
   EXPECT_EQ(post(server.port(), "/detokenize", R"({"tokens":[1525]})").status, 200);
 }
 
+TEST(ClientShares, PipelinedAnswersOfOpenPathsThatNobodyReadsAreBounded) {
+  TinyServer server([](ServerSettings& settings) {
+    settings.http.body_bytes = 100'000;
+    settings.bodies_bytes_max = 1;  // 400 KB of unread answers
+    settings.api_keys = {"sk-one"};
+  });
+  BodyBudget& unread = server.server().core().unread_answers();
+  std::string requests;
+  for (int i = 0; i < 16; ++i) requests += "GET /docs HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  std::vector<std::unique_ptr<Client>> deaf;
+  for (int i = 0; i < 12; ++i) {
+    deaf.push_back(std::make_unique<Client>(server.port()));
+    deaf.back()->set_receive_buffer(4096);
+    ASSERT_TRUE(deaf.back()->send(requests));
+    ASSERT_TRUE(deaf.back()->read_until("\r\n"));
+  }
+  EXPECT_TRUE(comes_true([&] { return get(server.port(), "/docs").status == 429; }));
+  EXPECT_EQ(get(server.port(), "/livez").status, 200);
+  EXPECT_LE(unread.bytes(), 1'000'000U) << "half, and an answer of each";
+  // Another's own unread answers do not have it refused.
+  Client other(server.port(), kOther);
+  EXPECT_EQ(other.get("/docs")->status, 200);
+  deaf.clear();
+  EXPECT_TRUE(comes_true([&] { return unread.bytes() == 0; }));
+}
+
+TEST(ClientShares, WhatALiveRequestKeepsCountsUntilItsEnd) {
+  TinyServer server;
+  const BodyBudget& bodies = server.server().core().bodies();
+  Client client(server.port());
+  ASSERT_TRUE(
+      client.send(request_of("/v1/responses", R"({"input":"hi","stream":true,"metadata":{"a":")" +
+                                                  std::string(1'000'000, 'x') + R"("}})")));
+  ASSERT_TRUE(client.read_until("response.in_progress"));
+  EXPECT_GE(bodies.bytes(), 1'000'000U);
+  client.reset();
+  EXPECT_TRUE(comes_true([&] { return bodies.bytes() == 0; }));
+}
+
+TEST(ClientShares, WholeAnswersUnderWayCountAsThoseThatNobodyReads) {
+  TinyServer server([](ServerSettings& settings) {
+    settings.http.body_bytes = 50'000;
+    settings.bodies_bytes_max = 1;  // 200 KB
+  });
+  const std::string body =
+      R"({"model":"tiny","prompt":"a","max_tokens":400,"ignore_eos":true,"logprobs":20)";
+  const Reply refused = post(server.port(), "/v1/completions", body + "}");
+  EXPECT_EQ(refused.status, 400) << refused.body.substr(0, 300);
+  EXPECT_EQ(text_at(refused.json(), "error.code"), "answer_too_large");
+  EXPECT_EQ(post(server.port(), "/v1/completions", body + R"(,"stream":true})").status, 200);
+  EXPECT_TRUE(comes_true([&] { return server.server().core().unread_answers().bytes() == 0; }));
+}
+
 TEST(ClientShares, ConnectionsOfOneAddressLeaveSomeForAnother) {
   TinyServer server([](ServerSettings& settings) { settings.connections_max = 3; });
   std::vector<std::unique_ptr<Client>> many;
