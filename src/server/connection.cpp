@@ -64,6 +64,7 @@ Connection::Connection(IoThread& thread,
       tls_(std::move(tls)),
       reader_(core_.settings().http),
       address_(client_of(socket_)),
+      turns_of_(address_),
       place_(std::move(place)),
       stage_since_us_(core_.clock().now_us()) {
   ++core_.counters().connections_live;
@@ -187,7 +188,7 @@ void Connection::feed(std::int64_t now) {
     return;
   }
   last_event_us_ = now;
-  append_chunk(route_->feed(core_));
+  append_chunk(thread_.event_of(*route_, now));
   flush();
 }
 
@@ -234,6 +235,16 @@ void Connection::run_job(const api::GenerationEndpoint& endpoint, const ServedMo
   job_ = std::make_shared<GenerationJob>(core_, std::move(setup));
   last_event_us_ = core_.clock().now_us();
   job_->start(reader_.take_body());
+}
+
+void Connection::on_turn() {
+  if (closed_) return;
+  if (std::exchange(asks_again_, false)) {
+    take_requests();
+  } else {
+    reading_ = false;
+    read_some();
+  }
 }
 
 void Connection::on_ready() {

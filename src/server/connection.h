@@ -43,6 +43,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void start();
   /// The job or the pool has something to send.
   void on_ready();
+  /// Bytes or requests that have arrived are taken now.
+  void on_turn();
   void on_tick(std::int64_t now_us);
   void close();
 
@@ -56,6 +58,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void take_requests();
   std::uint64_t client() const;
   void answer_requests();
+  bool asks_for_turn();
   void on_head();
   bool hold_body();
   void dispatch();
@@ -83,15 +86,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::ip::tcp::socket socket_;
   std::unique_ptr<TlsSession> tls_;
   HttpReader reader_;
-  std::uint64_t address_;  // who asks without a key
-  ClientShare place_;      // of the connections
-  BodyShare share_;        // of the body that is read
-  std::string unread_;     // bytes that arrived while a request was being answered
-  bool reading_ = false;
+  std::uint64_t address_;   // who asks without a key
+  std::uint64_t turns_of_;  // whose turns this connection takes: of its last request
+  ClientShare place_;       // of the connections
+  BodyShare share_;         // of the body that is read
+  std::string unread_;      // bytes that arrived while a request was being answered
+  bool reading_ = false;    // waits for bytes, or for its turn to read them
   bool read_paused_ = false;
   bool closed_ = false;
-  bool peer_done_ = false;    // the client has closed its sending side
-  bool turn_posted_ = false;  // to take the requests of unread_
+  bool peer_done_ = false;   // the client has closed its sending side
+  bool asks_again_ = false;  // waits for its turn to take the requests of unread_
 
   // The current exchange.
   enum class Stage : std::uint8_t { reading, answering };
@@ -112,9 +116,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string events_;  // scratch
 
   std::string out_;
-  BodyShare unread_share_;  // of the unread answers: out_ while the socket takes no more
-  std::size_t sent_ = 0;    // of out_
-  bool writing_ = false;    // waits until the socket accepts more
+  BodyShare unread_share_;           // of the unread answers: out_ while the socket takes no more
+  std::size_t sent_ = 0;             // of out_
+  bool writing_ = false;             // waits until the socket accepts more
+  std::size_t written_at_once_ = 0;  // since it waited last
   bool close_after_ = false;
   bool more_in_job_ = false;  // the job has more than the buffer had room for
 

@@ -26,12 +26,11 @@ void Connection::wait_to_read() {
   reading_ = true;
   socket_.async_wait(asio::ip::tcp::socket::wait_read,
                      [self = shared_from_this()](const Error& error) {
-                       self->reading_ = false;
                        if (self->closed_) return;
                        if (error) {
                          self->lose(true);
                        } else {
-                         self->read_some();
+                         self->thread_.take_turn(self->turns_of_, self);
                        }
                      });
 }
@@ -144,12 +143,25 @@ void Connection::answer_requests() {
         return;
       case HttpReader::State::done:
         if (!head_handled_) on_head();
+        if (asks_for_turn()) return;
         if (route_ != nullptr && !closed_) dispatch();  // null: the head was refused
         // The next one after what other connections have for this thread: flush() has seen to it.
         if (!unread_.empty()) return;
         break;
     }
   }
+}
+
+/// The turn was another client's: of the address, or of the request before. True: it has to wait.
+bool Connection::asks_for_turn() {
+  if (route_ == nullptr || closed_) return false;
+  const auto found = key_for(core_, route_, reader_.head());
+  const auto* key = std::get_if<std::shared_ptr<ApiKey>>(&found);
+  const std::uint64_t now = key != nullptr && *key ? (*key)->client() : address_;
+  if (std::exchange(turns_of_, now) == now) return false;
+  asks_again_ = true;
+  thread_.take_turn(now, shared_from_this());
+  return true;
 }
 
 void Connection::on_head() {

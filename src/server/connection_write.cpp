@@ -10,7 +10,6 @@
 #include <utility>
 
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/post.hpp>
 #include <fmt/format.h>
 
 #include "server/connection.h"
@@ -21,6 +20,7 @@ namespace asio = boost::asio;
 
 namespace {
 
+constexpr std::size_t kWrittenAtOnceMax = 512U << 10U;
 constexpr std::size_t kKeptBytes = 16U << 10U;  // capacity that an empty buffer keeps
 
 void append_number(std::string& out, std::size_t value, int base = 10) {
@@ -204,13 +204,16 @@ void Connection::flush() {
     if (closed_) return;
     if (next.empty()) break;
     Error error;
-    const std::size_t bytes = socket_.write_some(asio::buffer(next), error);
-    if (error == asio::error::would_block) {
+    // A reader that takes as fast as this writes lets others in, too.
+    const bool gives_way = written_at_once_ >= kWrittenAtOnceMax;
+    const std::size_t bytes = gives_way ? 0 : socket_.write_some(asio::buffer(next), error);
+    if (gives_way || error == asio::error::would_block) {
       writing_ = true;
       last_write_us_ = core_.clock().now_us();
       socket_.async_wait(asio::ip::tcp::socket::wait_write,
                          [self = shared_from_this()](const Error& failed) {
                            self->writing_ = false;
+                           self->written_at_once_ = 0;
                            if (self->closed_) return;
                            if (failed) {
                              self->lose(true);
@@ -236,6 +239,7 @@ void Connection::flush() {
       sent_ += bytes;
     }
     core_.counters().bytes_sent += bytes;
+    written_at_once_ += bytes;
   }
   if (sent_ < out_.size()) return;  // TLS: the handshake is not done
   out_.clear();
@@ -256,11 +260,7 @@ void Connection::flush() {
   }
   close_behind_last();
   if (closed_ || stage_ != Stage::reading || unread_.empty()) return;
-  if (std::exchange(turn_posted_, true)) return;
-  asio::post(thread_.context(), [self = shared_from_this()] {
-    self->turn_posted_ = false;
-    if (!self->closed_) self->take_requests();
-  });
+  if (!std::exchange(asks_again_, true)) thread_.take_turn(turns_of_, shared_from_this());
 }
 
 }  // namespace koho::server

@@ -33,6 +33,8 @@ void IoThread::stop() {
       const std::shared_ptr<Connection> connection = *connections_.begin();
       connection->close();
     }
+    turns_.clear();
+    waiting_.clear();
     context_.stop();
   });
   thread_.join();
@@ -44,6 +46,41 @@ void IoThread::add(const std::shared_ptr<Connection>& connection) {
 
 void IoThread::remove(const std::shared_ptr<Connection>& connection) {
   connections_.erase(connection);
+}
+
+void IoThread::take_turn(std::uint64_t client, std::shared_ptr<Connection> connection) {
+  std::deque<std::shared_ptr<Connection>>& own = waiting_[client];
+  own.push_back(std::move(connection));
+  if (own.size() == 1) turns_.push_back(client);
+  if (!std::exchange(turns_posted_, true)) asio::post(context_, [this] { take_turns(); });
+}
+
+/// Serves for a moment; then the sockets are looked at again, for those who came meanwhile.
+void IoThread::take_turns() {
+  constexpr std::int64_t kMomentUs = 200;
+  const std::int64_t end_us = core_.clock().now_us() + kMomentUs;
+  while (!turns_.empty() && core_.clock().now_us() < end_us) {
+    const std::uint64_t client = turns_.front();
+    const auto own = waiting_.find(client);
+    const std::shared_ptr<Connection> next = std::move(own->second.front());
+    own->second.pop_front();
+    turns_.pop_front();
+    if (own->second.empty()) {
+      waiting_.erase(own);
+    } else {
+      turns_.push_back(client);
+    }
+    next->on_turn();
+  }
+  turns_posted_ = !turns_.empty();
+  if (turns_posted_) asio::post(context_, [this] { take_turns(); });
+}
+
+std::string_view IoThread::event_of(const Route& route, std::int64_t tick_us) {
+  if (event_route_ != &route || event_us_ != tick_us) event_ = route.feed(core_);
+  event_route_ = &route;
+  event_us_ = tick_us;
+  return event_;
 }
 
 void IoThread::wake(std::shared_ptr<Connection> connection) {

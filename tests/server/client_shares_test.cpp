@@ -270,6 +270,27 @@ TEST(ClientShares, RequestsInOneWriteGiveWayToAnotherConnection) {
   EXPECT_TRUE(gave_way);
 }
 
+TEST(ClientShares, ManyConnectionsGiveWayToAnotherAddress) {
+  constexpr int kConnections = 300;
+  TinyServer server([](ServerSettings& settings) { settings.io_threads = 1; });
+  Client other(server.port(), kOther);
+  ASSERT_EQ(other.get("/livez")->status, 200);
+  std::vector<std::unique_ptr<Client>> many;
+  for (int i = 0; i < kConnections; ++i) many.push_back(std::make_unique<Client>(server.port()));
+  // Again, as above.
+  bool gave_way = false;
+  for (int round = 1; round <= 20 && !gave_way; ++round) {
+    for (const auto& one : many)
+      ASSERT_TRUE(one->send("HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    ASSERT_EQ(other.get("/livez")->status, 200);
+    const std::uint64_t answered = server.server().core().responses().at("/metrics")[0];
+    gave_way =
+        answered <= static_cast<std::uint64_t>((round - 1) * kConnections + kConnections / 2);
+    for (const auto& one : many) ASSERT_EQ(one->read_reply(true)->status, 200);
+  }
+  EXPECT_TRUE(gave_way);
+}
+
 TEST(ClientShares, RequestsBeforeAHalfCloseAreAnswered) {
   TinyServer server;
   std::string requests;

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The dashboard's page and what only it asks for: its feed, its history, its lists of requests.
 // What a browser makes of it: ui_test.py.
+#include <algorithm>
+#include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -118,6 +122,26 @@ TEST(Dashboard, IsFedUntilItsReaderLeaves) {
   }
   EXPECT_TRUE(shared_server().becomes_idle());
   EXPECT_EQ(shared_server().counters().disconnects.load(), disconnects);  // no answer was cut off
+}
+
+TEST(Dashboard, MakesAnEventOnceForAllItsReaders) {
+  TinyServer server([](ServerSettings& settings) { settings.io_threads = 1; });
+  std::vector<std::unique_ptr<Client>> readers;
+  for (int i = 0; i < 2; ++i) {
+    readers.push_back(std::make_unique<Client>(server.port()));
+    ASSERT_TRUE(readers.back()->send("GET /ui/events HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+  }
+  const auto times_of = [](const std::string& events) {
+    std::set<std::string> times;
+    constexpr std::string_view kTime = "\"time_us\":";
+    for (std::size_t at = events.find(kTime); at != events.npos; at = events.find(kTime, at + 1))
+      times.insert(events.substr(at, events.find(',', at) - at));
+    return times;
+  };
+  for (const auto& reader : readers) ASSERT_TRUE(reader->read_until("data: ", 20));
+  const std::set<std::string> first = times_of(readers[0]->pending());
+  const std::set<std::string> second = times_of(readers[1]->pending());
+  EXPECT_TRUE(std::ranges::any_of(first, [&](const auto& time) { return second.contains(time); }));
 }
 
 constexpr std::int64_t kSecondUs = 1'000'000;
