@@ -216,7 +216,7 @@ struct Attention {
   const std::int32_t* context_lengths = nullptr;
   const std::int32_t* page_tables = nullptr;
   std::int64_t page_tables_stride = 0;
-  Bf16* out = nullptr;  // [T, Q * D], packed
+  Bf16* out = nullptr;  // [T, Q * D], packed, aligned to 16 bytes
   std::int64_t tokens = 0;
   int sequences = 0;
   int decodes = 0;
@@ -255,12 +255,14 @@ std::int64_t attention_partial_floats(const SplitKvShape& sums);
 /// The first `decodes` sequences, one row each (sequence s owns token row s), cut at fixed places
 /// of the context. NOTE: starts before the previous kernel has ended, and after launch_rope_kv()
 /// before the one before that: the previous one may write q and the last token of a context, and
-/// neither anything else that is read here.
+/// neither anything else that is read here. Leaves partial sums and, in `out`, rows that need no
+/// combining.
 cudaError_t launch_attention_decode(const Attention& parameters, cudaStream_t stream);
 /// True if rows of `width` of these outputs can be written 8 elements at a time, as the kernel
 /// does.
 bool attention_combine_supports(const RowOutputs& out, std::int64_t width);
-/// Combines the decoded rows into the outputs wanted; zeros in the `rows` after them.
+/// Combines the decoded rows into the outputs wanted; zeros in the `rows` after them. `out.values`
+/// may be the parameters' `out`.
 cudaError_t launch_attention_combine(const RowOutputs& out,
                                      const Attention& parameters,
                                      std::int64_t rows,

@@ -150,12 +150,20 @@ HostTensor decode_rows(Backend& backend,
                        const HeadShape& heads) {
   const DecodeBatch arrays(backend, contexts, tables);
   const DeviceArray q_array(backend, q);
-  const DeviceActivation out(backend, arrays.batch.sequences, heads.query_heads * kWidth,
-                             {.values = true, .per_token = true});
-  EXPECT_EQ(
-      fault_of("attention", backend.attention(out.view(), q_array.view(), kv, arrays.batch, heads)),
-      "");
-  EXPECT_EQ(out.check_quantized("out") + out.guard_fault("out"), "");
+  const auto attend = [&](const ActivationNeeds& needs) {
+    DeviceActivation out(backend, arrays.batch.sequences, heads.query_heads * kWidth, needs);
+    EXPECT_EQ(fault_of("attention",
+                       backend.attention(out.view(), q_array.view(), kv, arrays.batch, heads)),
+              "");
+    EXPECT_EQ(out.guard_fault("out"), "");
+    return out;
+  };
+  const DeviceActivation out = attend({.values = true, .per_token = true, .per_block = true});
+  EXPECT_EQ(out.check_quantized("out"), "");
+  const DeviceActivation without_values = attend({.per_token = true});
+  EXPECT_EQ(compare_bits("without bf16", without_values.quantized.get(), out.quantized.get()) +
+                compare_bits("their scales", without_values.scales.get(), out.scales.get()),
+            "");
   return out.values.get();
 }
 

@@ -20,7 +20,7 @@ struct AttentionPath {
 
 namespace {
 
-/// Launches attention for all rows. Decode rows are left as partial sums.
+/// Launches attention for all rows. Decode rows are left to launch_attention_combine().
 cudaError_t attend(const Attention& p, const AttentionPath& path, cudaStream_t stream) {
   if (!path.mma) return launch_attention_reference(p, stream);
   if (p.decodes > 0)
@@ -80,9 +80,9 @@ Status CudaBackend::give_memory(Attention& p, const AttentionPath& path, Bf16* o
   // In this order: the rows in bf16, unless they go straight to the output; the partial sums of
   // decode; e4m3 pages upcast to f16, as many as the reserved memory has room for.
   const std::int64_t values_bytes =
-      path.mixed && !path.direct
-          ? round_up<std::int64_t>(p.tokens * p.query_heads * p.width * 2, kScratchAlignment)
-          : 0;
+      path.direct
+          ? 0
+          : round_up<std::int64_t>(p.tokens * p.query_heads * p.width * 2, kScratchAlignment);
   const std::int64_t partial =
       path.mma ? attention_partial_floats({.decodes = p.decodes,
                                            .context_max = std::max(p.context_max, 1),

@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kThreadsMax, 1) attention_combine_kernel(
     const float sum[kVector] = {sums.v.x, sums.v.y, sums.v.z, sums.v.w};
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      v[i] = context > 0 ? round_bf16(sum[i] / sums.state.total) : 0.0F;
+      v[i] = context > 0 ? round_bf16(normalize(sum[i], sums.state)) : 0.0F;
       largest = fmaxf(largest, fabsf(v[i]));
     }
     if (out.values != nullptr)

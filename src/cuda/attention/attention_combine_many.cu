@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention_combine.cu for has_many_contexts(): decode attention has listed the work tiles of every
-// context, so no CTA counts them.
+// context, so no CTA counts them, and has written the rows of contexts that are one work tile in
+// bf16. What they lack are their FP8 forms.
 //
 //   grid     as many clusters of 8, 4 or 2 CTAs as are resident at once: each has 2 to 8 rows that
-//            are one work tile, all in flight at once, then takes the other rows in turn
-//   block    a thread has 4 adjacent columns of a row of several work tiles, 2 to 8 times as many
-//            of one that is one
+//            are written, all in flight at once, then takes the others in turn
+//   block    a thread has 4 adjacent columns of a row of several work tiles, 8 to 32 of one that is
+//            written
 //   shared   24 bytes an accumulator and thread
-//   bytes    the partial sums once, from L2
+//   bytes    the written rows or the partial sums once, from L2
 //
 // Measured together with attention_decode.cu: docs/kernels/attention.md.
 #include <algorithm>
@@ -23,59 +24,42 @@ namespace {
 constexpr int kManyThreadsMax = 384;
 constexpr int kManySharedMax = kManyThreadsMax * kCombineAccumulators * kSlotBytes;
 
-/// How the CTAs that share a row tell each other its largest value: each warp sends its own to
-/// every one of them (st.async, 4 bytes) and waits for those of the others.
-struct RowExchange {
-  float* maxima;       // [CTAs, warps], of all
-  std::uint32_t told;  // mbarrier
-  int first;           // rank of the first of the CTAs in their cluster
-  int ctas;
-  int warps;  // of a CTA
+/// How the CTAs of a cluster tell each other the largest value of a row that they share: each warp
+/// sends its own to every one of them (st.async, 4 bytes) and waits for those of the others. Two
+/// exchanges take turns: before a CTA sends for the next row but one, every warp of the others has
+/// sent for the next, so it is done with this one.
+struct RowExchanges {
+  alignas(16) float maxima[2][kRowWarpsMax];  // [CTAs, warps], of all
+  std::uint64_t told[2];                      // mbarriers
 
-  /// One thread, before each exchange.
-  __device__ __forceinline__ void arm() const {
-    mbarrier_arrive_expect_tx(told, static_cast<std::uint32_t>(ctas * warps) * 4);
-  }
-  /// The row's largest magnitude. All threads. `parity`: of how often it was called before.
-  __device__ __forceinline__ float largest(float of_thread, std::uint32_t parity) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    float found = warp_largest(of_thread);
-    if (lane < ctas) {
-      const auto to = static_cast<std::uint32_t>(first + lane);
-      const int place =
-          (static_cast<int>(cluster_rank()) - first) * warps + static_cast<int>(threadIdx.x) / 32;
-      st_async(map_shared_rank(shared_address(maxima + place), to), found,
-               map_shared_rank(told, to));
-    }
-    mbarrier_wait_cluster(told, parity);
-    for (int i = lane; i < ctas * warps; i += 32) found = fmaxf(found, maxima[i]);
-    return warp_largest(found);
-  }
-};
-
-/// The exchanges of rows that all CTAs of a cluster share one after another. Two take turns: before
-/// a CTA sends for the next row but one, every warp of the others has sent for the next, so it is
-/// done with this one.
-struct SplitRowExchanges {
-  alignas(16) float maxima[2][kRowWarpsMax];
-  std::uint64_t told[2];
-
-  /// Of the row that comes as number `turn`.
-  [[nodiscard]] __device__ __forceinline__ RowExchange exchange(int turn) {
-    return {maxima[turn % 2], shared_address(&told[turn % 2]), 0, static_cast<int>(cluster_size()),
-            static_cast<int>(blockDim.x) / 32};
-  }
-  /// One thread each: before the barriers' fence, and behind it.
+  /// One thread: before the barriers' fence.
   __device__ __forceinline__ void init() {
     for (std::uint64_t& barrier : told) mbarrier_init(shared_address(&barrier), 1);
   }
-  __device__ __forceinline__ void arm() {
-    for (int i = 0; i < 2; ++i) exchange(i).arm();
+  /// One thread: behind it, and after each exchange.
+  __device__ __forceinline__ void arm(int turn) {
+    mbarrier_arrive_expect_tx(shared_address(&told[turn % 2]),
+                              cluster_size() * (blockDim.x / 32) * 4);
   }
+  /// The largest magnitude of the row that comes as number `turn`. All threads.
   __device__ __forceinline__ float largest(float of_thread, int turn) {
-    const RowExchange of_row = exchange(turn);
-    const float found = of_row.largest(of_thread, static_cast<std::uint32_t>(turn / 2 % 2));
-    if (threadIdx.x == 0) of_row.arm();
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int ctas = static_cast<int>(cluster_size());
+    const int warps = static_cast<int>(blockDim.x) / 32;
+    float* of_row = maxima[turn % 2];
+    const std::uint32_t barrier = shared_address(&told[turn % 2]);
+    float found = warp_largest(of_thread);
+    if (lane < ctas) {
+      const auto to = static_cast<std::uint32_t>(lane);
+      const int place =
+          static_cast<int>(cluster_rank()) * warps + static_cast<int>(threadIdx.x) / 32;
+      st_async(map_shared_rank(shared_address(of_row + place), to), found,
+               map_shared_rank(barrier, to));
+    }
+    mbarrier_wait_cluster(barrier, static_cast<std::uint32_t>(turn / 2 % 2));
+    for (int i = lane; i < ctas * warps; i += 32) found = fmaxf(found, of_row[i]);
+    found = warp_largest(found);
+    if (threadIdx.x == 0) arm(turn);
     return found;
   }
 };
@@ -89,7 +73,7 @@ struct RowColumns {
     const float sum[kVector] = {sums.v.x, sums.v.y, sums.v.z, sums.v.w};
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      v[i] = round_bf16(sum[i] / sums.state.total);
+      v[i] = round_bf16(normalize(sum[i], sums.state));
       largest = fmaxf(largest, fabsf(v[i]));
     }
   }
@@ -121,44 +105,76 @@ __device__ __forceinline__ PartialLayout layout_of(const Attention& p, int befor
   return partial_layout(p, before, column / p.width, p.query_heads / p.kv_heads, column);
 }
 
-/// Combines a row that is one work tile, or has no context. `first`: of the columns of a thread's
-/// vectors, which are `step` apart. The whole CTA.
-template <int kVectors, typename Largest>
-__device__ __forceinline__ void combine_whole_row(const RowOutputs& out,
-                                                  const Attention& p,
-                                                  const int& row,
-                                                  const ContextWorkTiles& work_tiles,
-                                                  const int& first,
-                                                  const int& step,
-                                                  const Largest& row_largest) {
-  const int width = p.query_heads * p.width;
-  Partial only[kVectors]{};
-  if (work_tiles.context > 0) {
+/// A thread's columns of a row that attention_decode.cu has written in bf16, eight adjacent ones
+/// and eight of every `step` behind them.
+template <int kVectors>
+struct WrittenRow {
+  static constexpr int kColumns = 8;
+  Pairs<kColumns> v[kVectors]{};
+  float largest = 0.0F;  // of the row
+
+  /// The whole warp.
+  __device__ __forceinline__ void load(const Attention& p,
+                                       const int& row,
+                                       const int& first,
+                                       const int& step) {
+    const int width = p.query_heads * p.width;
+    const Bf16* from = p.out + static_cast<std::int64_t>(row) * width;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i)
-      if (first + i * step < width)
-        only[i] = load_partial(layout_of(p, work_tiles.before, first + i * step), 0);
+      if (first + i * step < width) {
+        const uint4 words = __ldcg(reinterpret_cast<const uint4*>(from + first + i * step));
+        v[i] = {{words.x, words.y, words.z, words.w}};
+      }
+    const int maxima = kDecodeWarps * p.kv_heads;
+    for (int i = static_cast<int>(threadIdx.x) % 32; i < maxima; i += 32)
+      largest = fmaxf(largest, __ldcg(head_maxima(p) + row * maxima + i));
   }
-  RowColumns found[kVectors];
-  float largest = 0.0F;
+  [[nodiscard]] __device__ __forceinline__ float element(int vector, int i) const {
+    const std::uint32_t pair = v[vector].words[i / 2];
+    return __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000U);
+  }
+  __device__ __forceinline__ void store_quantized(std::uint8_t* row,
+                                                  int column,
+                                                  int vector,
+                                                  float scale) const {
+    float values[kColumns];
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const int column = first + i * step;
-    const bool writes = column < width;
-    if (writes && work_tiles.context > 0) {
-      Sums sums;
-      sums.add(only[i].sums, {only[i].state.x, only[i].state.y});
-      found[i].set(sums);
+    for (int i = 0; i < kColumns; ++i) values[i] = element(vector, i);
+    koho::cuda::store_quantized(row, column, values, scale);
+  }
+  /// Writes the forms wanted; bf16 if `stores_values`. The whole CTA.
+  __device__ __forceinline__ void store(const RowOutputs& out,
+                                        const Attention& p,
+                                        const int& row,
+                                        const int& first,
+                                        const int& step,
+                                        const bool& stores_values) const {
+    const int width = p.query_heads * p.width;
+    const float row_scale = quant_scale(warp_largest(largest));
+    if (out.quantized != nullptr && first == 0) out.scales[row] = row_scale;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int column = first + i * step;
+      const bool writes = column < width;
+      if (writes && stores_values) v[i].store(out.values + row * out.values_stride + column);
+      if (writes && out.quantized != nullptr)
+        store_quantized(out.quantized + row * out.quantized_stride, column, i, row_scale);
+      if (out.block_quantized == nullptr) continue;
+      float of_block = 0.0F;
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) of_block = fmaxf(of_block, fabsf(element(i, j)));
+#pragma unroll
+      for (int offset = kQuantColumns / kColumns / 2; offset > 0; offset /= 2)
+        of_block = fmaxf(of_block, __shfl_xor_sync(0xFFFFFFFFU, of_block, offset));
+      const float scale = quant_scale(of_block);
+      if (writes && column % kQuantColumns == 0)
+        out.block_scales[row * out.block_scales_stride + column / kQuantColumns] = scale;
+      if (writes)
+        store_quantized(out.block_quantized + row * out.block_quantized_stride, column, i, scale);
     }
-    found[i].store(out, row, column, writes);
-    largest = fmaxf(largest, found[i].largest);
   }
-  if (out.quantized == nullptr) return;
-  largest = row_largest(largest);
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i)
-    if (first + i * step < width) found[i].store_quantized(out, row, first + i * step, largest);
-}
+};
 
 /// Combines a row of several work tiles, as attention_combine_kernel() does. A thread has the four
 /// columns from `column` on. The whole CTA.
@@ -211,28 +227,23 @@ __global__ void __launch_bounds__(kManyThreadsMax, 2)
                                   const __grid_constant__ Attention p,
                                   int rows) {
   extern __shared__ __align__(16) float shared_accumulators[];
-  __shared__ __align__(16) float maxima[kRowWarpsMax];
-  __shared__ __align__(8) std::uint64_t told;
-  __shared__ SplitRowExchanges split_exchanges;
+  __shared__ RowExchanges exchanges;
   __shared__ ContextWorkTiles listed[kManyThreadsMax];   // each warp's own
   const int cluster = static_cast<int>(cluster_size());  // as kVectors, a power of two
   const int rank = static_cast<int>(cluster_rank());
   const int clusters = static_cast<int>(gridDim.x) / cluster;
   const int own = static_cast<int>(blockIdx.x) / cluster;
-  const int ctas = cluster / kVectors;  // of a row that is one work tile
+  const int ctas = cluster / kVectors;  // of a row that is written
   const int threads = static_cast<int>(blockDim.x);
   const int thread = static_cast<int>(threadIdx.x);
   const int step = threads * kVector;
   const int column = thread * kVector;
-  const int first_rank = rank / ctas * ctas;
-  const RowExchange exchange{maxima, shared_address(&told), first_rank, ctas, threads / 32};
   if (out.quantized != nullptr) {
     if (thread == 0) {
-      mbarrier_init(exchange.told, 1);
-      split_exchanges.init();
+      exchanges.init();
       fence_mbarrier_init();
-      exchange.arm();
-      split_exchanges.arm();
+      exchanges.arm(0);
+      exchanges.arm(1);
     }
     __syncthreads();
     cluster_arrive();
@@ -242,10 +253,25 @@ __global__ void __launch_bounds__(kManyThreadsMax, 2)
   const int row = own * kVectors + rank / ctas;
   const ContextWorkTiles of_row = load_context_work_tiles(p, row);
   listed[thread] = load_context_work_tiles(p, own + thread % 32 * clusters);
+  const bool copies_values = out.values != nullptr && out.values != p.out;
+  {
+    // NOTE: loads the row before it knows whether it is written, for the three to be in flight at
+    // once.
+    using Written = WrittenRow<kVectors * kVector / 8>;
+    constexpr int kColumns = Written::kColumns;
+    const int first = rank % ctas * kVectors * step + thread * kColumns;
+    Written written;
+    if (row < p.decodes &&
+        (copies_values || out.quantized != nullptr || out.block_quantized != nullptr))
+      written.load(p, row, first, threads * kColumns);
+    if (row < rows && of_row.context <= of_row.tokens) {
+      const bool empty = of_row.context == 0;
+      if (empty) written = Written();
+      written.store(out, p, row, first, threads * kColumns,
+                    copies_values || (empty && out.values != nullptr));
+    }
+  }
   if (out.quantized != nullptr) cluster_wait();  // every CTA has begun
-  if (row < rows && of_row.context <= of_row.tokens)
-    combine_whole_row<kVectors>(out, p, row, of_row, (rank - first_rank) * kVectors * step + column,
-                                step, [&](float largest) { return exchange.largest(largest, 0); });
   const Accumulators accumulators{shared_accumulators + thread, threads, 0, 1};
   int turn = 0;
 #pragma unroll 1
@@ -260,7 +286,7 @@ __global__ void __launch_bounds__(kManyThreadsMax, 2)
       const int lane = __ffs(static_cast<int>(split)) - 1;
       combine_split_row(out, p, first + lane * clusters, listed[thread / 32 * 32 + lane],
                         rank * step + column, accumulators,
-                        [&](float largest) { return split_exchanges.largest(largest, turn); });
+                        [&](float largest) { return exchanges.largest(largest, turn); });
     }
   }
 }
@@ -282,8 +308,8 @@ cudaError_t launch(const RowOutputs& out,
 
 }  // namespace
 
-/// As many clusters as are resident at once, or more if they cannot hold all rows that are one work
-/// tile, at the fewest columns a thread with which they can.
+/// As many clusters as are resident at once, or more if they cannot hold all rows that may be
+/// written, at the fewest columns a thread with which they can.
 cudaError_t launch_attention_combine_many(const RowOutputs& out,
                                           const Attention& p,
                                           std::int64_t rows,

@@ -109,9 +109,9 @@ std::int64_t attention_partial_floats(const SplitKvShape& sums) {
   const std::int64_t work_tiles = chunks > kTileSplitChunksMax
                                       ? std::max(chunks, kTileSplitChunksMax * kv_tiles_each)
                                       : chunks * kv_tiles_each;
-  const std::int64_t listed = sums.decodes * (sizeof(ContextWorkTiles) / sizeof(float));
-  return listed + work_tiles * work_tile_floats(static_cast<int>(sums.query_heads / sums.kv_heads),
-                                                static_cast<int>(sums.width));
+  return context_floats(sums.decodes, sums.kv_heads) +
+         work_tiles * work_tile_floats(static_cast<int>(sums.query_heads / sums.kv_heads),
+                                       static_cast<int>(sums.width));
 }
 
 cudaError_t launch_attention_decode(const Attention& p, cudaStream_t stream) {

@@ -12,6 +12,7 @@ namespace koho::cuda::decode {
 
 constexpr int kConsumers = 128;  // threads: warps 0-3
 constexpr int kWarps = kConsumers / 32;
+static_assert(kWarps == kDecodeWarps);
 constexpr int kThreads = kConsumers + 32;  // and the producer, warp 4
 constexpr int kGroupMax = 16;              // query heads of a kv head: the rows of one mma
 constexpr int kSequencesMax = 1024;        // decodes
@@ -65,7 +66,9 @@ struct WorkTile {
   int kv_head;
   int first_page;
   int tokens;
-  int place;  // where its partial sums go: by sequence, then context, then kv head
+  // Where its partial sums go: by sequence, then context, then kv head. kMany, of a whole context:
+  // ~(sequence * K + kv_head), where its row goes.
+  int place;
 };
 
 /// The query rows of the next work tile, and that work tile.

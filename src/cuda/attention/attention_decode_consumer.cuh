@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The four consumer warps of attention_decode.cu. They combine the KV tiles of a work tile,
-// chunk by chunk, in the fixed order of attention_split_kv.cuh, and store the partial sums.
+// chunk by chunk, in the fixed order of attention_split_kv.cuh, and store the partial sums, or the
+// rows of a context that is one work tile.
 #pragma once
 
 #include "cuda/attention/attention_decode_kv_tile.cuh"
@@ -114,6 +115,76 @@ __device__ __forceinline__ void store_partial(const Rows<kWidth, kFp8>& rows,
   }
 }
 
+/// Stores this warp's columns of a context that is one work tile, in bf16 as the combine kernel
+/// would make them, and their largest magnitude. `place`: of the kv heads of all sequences.
+template <int kWidth, bool kFp8>
+__device__ __forceinline__ void store_rows(const Rows<kWidth, kFp8>& rows,
+                                           const Attention& p,
+                                           const std::int64_t& place,
+                                           const int& group,
+                                           const int& row,
+                                           const int& warp,
+                                           const int& lane) {
+  using Plan = DecodePlan<kWidth, kFp8>;
+  Bf16* out = p.out + place * (group * kWidth) + warp * Plan::kColumns;
+  float largest = 0.0F;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int of_group = row + half * 8;
+    SoftmaxState state;
+    const float2 factor = combine(state, rows.state[half]);
+    std::uint32_t words[Plan::kTiles];  // pairs of adjacent columns
+#pragma unroll
+    for (int tile = 0; tile < Plan::kTiles; ++tile) {
+      float v[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        // NOTE: of four adjacent columns of e4m3 pages two tiles hold every other one.
+        const int from = kFp8 ? tile / 2 * 2 + i : tile;
+        const int at = half * 2 + (kFp8 ? tile % 2 : i);
+        v[i] = normalize(combine_sum(0.0F, rows.sum[from][at], factor), state);
+      }
+      words[tile] = pack_bf16(v[0], v[1]);
+      if (of_group < group)
+        largest = fmaxf(largest, fmaxf(fabsf(__uint_as_float(words[tile] << 16)),
+                                       fabsf(__uint_as_float(words[tile] & 0xFFFF0000U))));
+    }
+    Bf16* to = out + of_group * kWidth;
+    if constexpr (kFp8) {
+#pragma unroll
+      for (int tile = 0; tile < Plan::kTiles; tile += 2)
+        if (of_group < group)
+          *reinterpret_cast<uint2*>(to + sum_column<kFp8>(tile, 0)) =
+              make_uint2(words[tile], words[tile + 1]);
+    } else if constexpr (Plan::kTiles == 4) {
+      const uint4 adjacent = quad_transpose(words);
+      if (of_group < group) *reinterpret_cast<uint4*>(to + lane % 4 * 8) = adjacent;
+    } else {
+#pragma unroll
+      for (int tile = 0; tile < Plan::kTiles; ++tile)
+        if (of_group < group)
+          *reinterpret_cast<std::uint32_t*>(to + sum_column<kFp8>(tile, 0)) = words[tile];
+    }
+  }
+  largest = warp_largest(largest);
+  if (lane == 0) head_maxima(p)[place * kDecodeWarps + warp] = largest;
+}
+
+/// Stores what a work tile leaves: rows where `place` is ~place of theirs, else partial sums.
+template <int kWidth, bool kFp8, bool kMany>
+__device__ __forceinline__ void store_work_tile(const Rows<kWidth, kFp8>& rows,
+                                                const Attention& p,
+                                                const std::int64_t& place,
+                                                const int& group,
+                                                const int& row,
+                                                const int& warp,
+                                                const int& lane) {
+  if (kMany && place < 0)
+    store_rows<kWidth, kFp8>(rows, p, ~place, group, row, warp, lane);
+  else
+    store_partial<kWidth, kFp8>(rows, p, place, group, row, warp, lane);
+}
+
 /// Computes the partial sums of all work tiles of the CTA. Four warps, which meet twice a KV tile:
 /// when all have found their largest scores, and when all have written their softmax weights. The
 /// scores of the next KV tile, of this work tile or of the CTA's next one, are computed at the end
@@ -202,7 +273,7 @@ __device__ void consume(const Attention& p,
       }
     }
     if (ends) {
-      store_partial<kWidth, kFp8>(rows, p, place_here, group, row, warp, lane);
+      store_work_tile<kWidth, kFp8, kMany>(rows, p, place_here, group, row, warp, lane);
       rows = Rows<kWidth, kFp8>{};
     }
     if (!goes_on) break;

@@ -246,6 +246,7 @@ __device__ __forceinline__ WorkTile find_work_tile(const Attention& p,
   work_tile.kv_head = index % p.kv_heads;
   int begin = 0;
   int of_sequence = 0;
+  bool is_whole = false;
   if (part < segments) {
     work_tile.sequence = find_sequence(
         p, part, [&](int sequence) { return int{work_tiles.segments_before[sequence]}; });
@@ -268,11 +269,13 @@ __device__ __forceinline__ WorkTile find_work_tile(const Attention& p,
         rest ? context / tokens : first + part - work_tiles.whole_before(work_tile.sequence);
     begin = at * tokens;
     work_tile.tokens = min(tokens, context - begin);
+    is_whole = context <= work_tiles.tokens;  // as the combine kernel has it
     of_sequence = own_segments + at - first;
   }
   work_tile.first_page = begin / kPage;
   work_tile.place =
       (work_tiles.all_before(work_tile.sequence) + of_sequence) * p.kv_heads + work_tile.kv_head;
+  if (kMany && is_whole) work_tile.place = ~(work_tile.sequence * p.kv_heads + work_tile.kv_head);
   return work_tile;
 }
 

@@ -13,8 +13,8 @@
 // kernel is a KV tile; else it is a chunk; and where whole wide segments fill the CTAs, the first
 // of them are work tiles, so that fewer partial sums are written and read (those of a chunk are a
 // twentieth of its e4m3 pages). Where many short contexts fill the CTAs (has_many_contexts()), each
-// is one work tile. The combine kernel does the rest. Both call combine(), so a row's bits depend
-// on its context alone.
+// is one work tile, which the decode kernel finishes. The combine kernel does the rest. Both call
+// combine(), so a row's bits depend on its context alone.
 #pragma once
 
 #include "cuda/device/numeric.cuh"
@@ -64,10 +64,21 @@ struct alignas(16) ContextWorkTiles {
   int tokens;    // a context of up to so many is one work tile, any longer one several
   int context;
 };
-/// The same parameters with the list in front of the partial sums.
+constexpr int kDecodeWarps = 4;  // that sum a work tile, each a quarter of the columns
+/// Of the rows that attention_decode.cu writes, [decodes, K, 4]: the largest magnitude of a kv
+/// head's columns that a warp sums. Behind the list.
+__device__ __forceinline__ float* head_maxima(const Attention& p) {
+  return reinterpret_cast<float*>(p.context_work_tiles + p.decodes);
+}
+/// Floats of both.
+constexpr std::int64_t context_floats(std::int64_t decodes, std::int64_t kv_heads) {
+  return decodes * static_cast<std::int64_t>(sizeof(ContextWorkTiles) / sizeof(float) +
+                                             kDecodeWarps * kv_heads);
+}
+/// The same parameters with both in front of the partial sums.
 inline Attention with_context_work_tiles(Attention p) {
   p.context_work_tiles = reinterpret_cast<ContextWorkTiles*>(p.partial);
-  p.partial += static_cast<std::int64_t>(p.decodes) * (sizeof(ContextWorkTiles) / sizeof(float));
+  p.partial += context_floats(p.decodes, p.kv_heads);
   return p;
 }
 
@@ -105,6 +116,11 @@ __device__ __forceinline__ float2 combine(SoftmaxState& state, const SoftmaxStat
 }
 __device__ __forceinline__ float combine_sum(float sum, float more, float2 factor) {
   return __fmaf_rn(more, factor.y, __fmul_rn(sum, factor.x));
+}
+
+/// An element of a row, to be rounded to bf16.
+__device__ __forceinline__ float normalize(float sum, const SoftmaxState& state) {
+  return sum / state.total;
 }
 
 }  // namespace koho::cuda
