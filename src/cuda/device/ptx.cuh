@@ -142,6 +142,11 @@ __device__ __forceinline__ void mbarrier_wait_cluster(std::uint32_t barrier,
 __device__ __forceinline__ void mbarrier_arrive_remote(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+/// The same, after what this thread has read and written: for a slot that ordinary loads have read.
+__device__ __forceinline__ void mbarrier_arrive_remote_release(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
+               : "memory");
+}
 
 // ---- copies
 

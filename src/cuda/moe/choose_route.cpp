@@ -19,7 +19,7 @@ bool is_fast(const Route& p) {
 cudaError_t launch_route(const Route& p, cudaStream_t stream) {
   if (p.experts > kRouteExpertsMax || p.top_k > kRouteChoicesMax) return cudaErrorInvalidValue;
   if (!is_fast(p) || !route_has_clusters()) return launch_route_plain(p, stream);
-  if (p.tokens >= kRouteMany) return launch_route_many(p, stream);
+  if (p.tokens >= kRouteStream && route_streams(p)) return launch_route_stream(p, stream);
   return p.tokens == 1 ? launch_route_one(p, stream) : launch_route_few(p, stream);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router of 2 to 1,919 tokens (contract: Backend::route), with the sums of route.cuh.
+// The router of 2 tokens and more (contract: Backend::route), with the sums of route.cuh.
 //
 //   grid     clusters of 16 CTAs: up to 64 tokens 1 to 3 with up to 22 tokens each, beyond as many
 //            as the GPU holds, or whole waves of them, with up to 64 each. CTA r has split r of H
