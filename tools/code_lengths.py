@@ -11,8 +11,6 @@ CPP_SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".c"}
 
 # path, or path:function -> (lines it may have, why it is longer)
 LONGER = {
-    "src/cuda/moe/route_many.cu:route_many_kernel": (
-        99, "its choice cannot leave it: as a function of its own it changes the machine code, on sm_90a and sm_100a"),
     "src/cuda/attention/attention_decode_consumer.cuh:consume":
         (95, "a kernel's role: cutting further changes its machine code (tried piece by piece)"),
     "src/cuda/attention/attention_prefill.cu:attention_prefill_kernel":
