@@ -28,7 +28,7 @@ RESULT_NAMED = re.compile(r"bench/(?:results|peers)/([\w.-]+\.json)")
 # (page, what the line holds, why its figure may be typed by hand)
 TYPED = (("docs/decisions/0001-what-we-build.md", "| KV pages of 16 tokens |", "a decision keeps the figure that it was taken on"),
          *(("docs/server.md", part, "a limit that the server sets, not a measurement")
-           for part in ("| head, URL, body |", "| time |", "| slow readers |", "`--kv-cache-memory-bytes`")))
+           for part in ("| head, URL, body |", "| request |", "| time |", "| slow readers |", "`--kv-cache-memory-bytes`")))
 # Files that a test or a page reads, but no table.
 READ_ELSEWHERE = {(gpus, "all-reduce"): "bench/link_times.cpp" for gpus in ("h100x2", "h100x4", "h100x8", "h200x2", "h200x4", "h200x8")}
 

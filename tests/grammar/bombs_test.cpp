@@ -389,8 +389,9 @@ TEST_P(GrammarBomb, EndsWithinItsLimits) {
   const auto grammar = compiler().compile(bomb.constraint);
   const auto took_us =
       static_cast<std::int64_t>(1e6 * static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC);
-  // What reads schemas looks at the clock before each, xgrammar when it allocates.
-  EXPECT_LE(took_us, limits.compile_us_max * 5 / 4);
+  // What reads schemas looks at the clock before each, xgrammar when it allocates. Then what was
+  // made is freed.
+  EXPECT_LE(took_us, limits.compile_us_max * 3 / 2);
   if (bomb.outcome != Outcome::either) {
     EXPECT_EQ(grammar.ok(), bomb.outcome == Outcome::accepted)
         << (grammar.ok() ? "" : grammar.error().message);
