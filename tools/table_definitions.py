@@ -128,7 +128,7 @@ def all_attention_rows(record):
             for row in attention_rows(op, cases, "TB/s", "TFLOP/s")(record)]
 
 
-ATTENTION_DECODE = ("1x1k_tp1", "1x1k_tp1_e4m3", "4x1k_tp1", "16x1k_tp1", "64x1k_tp1", "64x8k_tp1", "64x8k_tp1_e4m3", "1x8k_tp4",
+ATTENTION_DECODE = ("1x1k_tp1", "1x1k_tp1_e4m3", "4x1k_tp1", "16x1k_tp1", "64x1k_tp1", "64x548_tp1", "256x548_tp1", "256x548_tp1_e4m3", "64x8k_tp1", "64x8k_tp1_e4m3", "1x8k_tp4",
                     "1x128k_tp4", "64x1k_tp4", "64x8k_tp4", "64x8k_tp4_e4m3", "64x8k_tp8", "64x8k_tp8_e4m3")
 ATTENTION_PREFILL = ("8k_tp1", "8k_tp1_e4m3", "4k_tp4", "4k_tp4_e4m3", "4k_tp8")
 EXPERTS = {"experts_tp1": "160 x 1536, one GPU", "experts_ep4": "40 of 160 x 1536, EP4", "experts_ep8": "20 of 160 x 1536, EP8",
@@ -426,7 +426,7 @@ TABLES = {
                        note="Read rate: in order · by pages",
                        command="`tools/llama_cpp_bench/compare.py`"),
     # docs/decisions
-    "fair-prefill": Table((("epyc", "prefill"), ("epyc", "prefill-64"), (H200, "prefill")), ("long prompts", "alone, s", "beside short requests, s", "throughput kept", "first token of short ones, ms: p50", "p99", "bound"),
+    "fair-prefill": Table((("epyc", "prefill"), ("epyc", "prefill-64"), (H200, "prefill"), (H200, "prefill-64")), ("long prompts", "alone, s", "beside short requests, s", "throughput kept", "first token of short ones, ms: p50", "p99", "bound"),
                           prefill_rows, "Medians of the rounds, and all rounds. The bound: three of the largest steps and a short request's own time"),
     "schema-suite": Table((("epyc", "schema-suite"),), ("seventh", "schemas", "refused", "as the suite", "valid, excluded", "invalid, allowed", "tokens", "p50, µs", "p99", "p99.9", "most"),
                           members("from", "schemas", "refused", "right", "narrower", "wrong", "tokens", "p50_us", "p99_us", "p999_us", "most_us"),
