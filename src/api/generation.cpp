@@ -143,12 +143,18 @@ Refusal settle_lengths(GenerationRequest& request,
   return {};
 }
 
+/// Tokens of the request's lists.
+std::size_t listed_tokens(const Request& request) {
+  std::size_t listed = request.allowed_tokens.size();
+  for (const std::vector<Token>& word : request.banned_sequences) listed += word.size();
+  return listed;
+}
+
 /// Every prompt has its own copy of the lists of tokens.
 Refusal check_copies(const GenerationRequest& request) {
   constexpr std::size_t kListedMax = std::size_t{4} << 20U;
   const Request& base = request.base;
-  std::size_t listed = base.allowed_tokens.size();
-  for (const std::vector<Token>& word : base.banned_sequences) listed += word.size();
+  const std::size_t listed = listed_tokens(base);
   if (request.prompts.size() < 2 || listed * request.prompts.size() <= kListedMax) return {};
   const char* field = base.allowed_tokens.empty() ? "bad_words" : "allowed_token_ids";
   return wrong_field(field, fmt::format("{}: {} tokens for each of {} prompts are too many, {} in "
@@ -358,9 +364,8 @@ Refusal settle_conversation(GenerationRequest& request, const Model& model) {
 }
 
 std::size_t GenerationRequest::kept_bytes() const {
-  std::size_t listed = base.allowed_tokens.size();
-  for (const std::vector<Token>& word : base.banned_sequences) listed += word.size();
-  std::size_t bytes = echo.size() + user.size() + listed * sizeof(Token) * (1 + requests.size());
+  std::size_t bytes =
+      echo.size() + user.size() + listed_tokens(base) * sizeof(Token) * (1 + requests.size());
   for (std::size_t i = 0; output.echo && i < prompts.size(); ++i) bytes += prompts[i].text.size();
   for (const std::vector<PromptLogprob>& scored : prompt_logprobs)
     for (const PromptLogprob& one : scored)

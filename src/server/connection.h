@@ -57,6 +57,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_bytes(std::string_view bytes);
   void take_requests();
   std::uint64_t client() const;
+  std::uint64_t client_asking(const Route* route) const;
   void answer_requests();
   bool asks_for_turn();
   void on_head();

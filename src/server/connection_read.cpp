@@ -86,14 +86,17 @@ void Connection::on_bytes(std::string_view bytes) {
   if (hold_body()) take_requests();
 }
 
+/// Whose the request is, by its head, before anything answers it: its key's, else its address's.
+std::uint64_t Connection::client_asking(const Route* route) const {
+  const auto found = key_for(core_, route, reader_.head());
+  const auto* key = std::get_if<std::shared_ptr<ApiKey>>(&found);
+  return key != nullptr && *key ? (*key)->client() : address_;
+}
+
 /// Counts the body's bytes; false: there are too many of all bodies, and the request is refused.
 bool Connection::hold_body() {
   if (reader_.body_bytes() == 0) return true;
-  if (share_.bytes() == 0) {
-    const auto found = key_for(core_, nullptr, reader_.head());
-    const auto* key = std::get_if<std::shared_ptr<ApiKey>>(&found);
-    share_ = BodyShare(core_.bodies(), key != nullptr && *key ? (*key)->client() : address_);
-  }
+  if (share_.bytes() == 0) share_ = BodyShare(core_.bodies(), client_asking(nullptr));
   if (share_.grow(reader_.body_memory())) return true;
   reader_.drop_body();
   share_.resize(0);
@@ -155,9 +158,7 @@ void Connection::answer_requests() {
 /// The turn was another client's: of the address, or of the request before. True: it has to wait.
 bool Connection::asks_for_turn() {
   if (route_ == nullptr || closed_) return false;
-  const auto found = key_for(core_, route_, reader_.head());
-  const auto* key = std::get_if<std::shared_ptr<ApiKey>>(&found);
-  const std::uint64_t now = key != nullptr && *key ? (*key)->client() : address_;
+  const std::uint64_t now = client_asking(route_);
   if (std::exchange(turns_of_, now) == now) return false;
   asks_again_ = true;
   thread_.take_turn(now, shared_from_this());
