@@ -33,15 +33,14 @@ api::ApiError unread_answers() {
 
 /// A peer that vanished is found within 45 s: after 15 s either the server's own data stays
 /// unacknowledged for 25 s (TCP_USER_TIMEOUT) or three keep-alive probes do.
-void tune(asio::ip::tcp::socket& socket) {
+void tune(asio::ip::tcp::socket& socket, std::int32_t send_bytes) {
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 15);
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 25'000U);
-  // By default the kernel would buffer megabytes for a client that does not read.
-  set_option(socket, SOL_SOCKET, SO_SNDBUF, 128 << 10);
+  set_option(socket, SOL_SOCKET, SO_SNDBUF, send_bytes);
 }
 
 }  // namespace
@@ -83,7 +82,7 @@ Connection::~Connection() {
 void Connection::start() {
   Error error;
   socket_.non_blocking(true, error);
-  tune(socket_);
+  tune(socket_, core_.settings().socket_send_bytes);
   thread_.add(shared_from_this());
   wait_to_read();
 }

@@ -47,6 +47,9 @@ struct ServerSettings {
   TimeLimits time;
   std::size_t buffer_bytes_max =
       256U << 10U;  // unsent bytes of a connection; its request is paused beyond them
+  /// Of each connection's socket (SO_SNDBUF): by default the kernel would buffer megabytes for a
+  /// client that does not read.
+  std::int32_t socket_send_bytes = 128 << 10;
   std::size_t inline_body_bytes = 4U << 10U;  // a pool thread reads larger bodies
   /// Memory for all bodies at once: their bytes, and three times those of the bodies that the
   /// pool's threads parse at the moment.

@@ -239,14 +239,21 @@ TEST(Connection, AClientThatLeftIsNoticedBehindPipelinedRequests) {
   }
 }
 
+/// Little is made before a client that does not read is noticed, however slow the machine: the
+/// kernel ends the connection after 25 s.
+void set_small_buffers(ServerSettings& settings) {
+  settings.buffer_bytes_max = 4096;
+  settings.socket_send_bytes = 4096;
+}
+
 TEST(Connection, ASlowReaderPausesItsRequestAndNoOther) {
-  TinyServer server([](ServerSettings& settings) { settings.buffer_bytes_max = 4096; });
+  TinyServer server(set_small_buffers);
   Client slow(server.port());
   slow.set_receive_buffer(4096);
   const std::uint64_t before = server.serving().engine.statistics().pauses;
   // Large events, which quickly fill the kernel's buffers.
   ASSERT_TRUE(slow.send(request_of(
-      R"({"model":"tiny","prompt":"Once upon a time","max_tokens":1000,"ignore_eos":true,)"
+      R"({"model":"tiny","prompt":"Once upon a time","max_tokens":200,"ignore_eos":true,)"
       R"("stream":true,"logprobs":20})")));
   ASSERT_TRUE(slow.read_until("data: "));
   ASSERT_TRUE(comes_true([&] { return server.serving().engine.statistics().pauses > before; }));
@@ -260,7 +267,7 @@ TEST(Connection, ASlowReaderPausesItsRequestAndNoOther) {
 
 TEST(Connection, AClientThatDoesNotReadIsDisconnected) {
   TinyServer server([](ServerSettings& settings) {
-    settings.buffer_bytes_max = 4096;
+    set_small_buffers(settings);
     settings.time.write_stall_ms = 100;
   });
   Client slow(server.port());
