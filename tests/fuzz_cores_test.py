@@ -124,14 +124,13 @@ class FuzzCores(unittest.TestCase):
         self.assertNotEqual(fuzz_code.without_comments('f("// a");'), fuzz_code.without_comments('f("// b");'))
         self.assertNotEqual(fuzz_code.without_comments('R"(\n// a)"'), fuzz_code.without_comments('R"(\n// b)"'))
 
-    def test_the_program_that_lacks_most_time_is_next(self):
+    def test_each_program_has_the_time_that_it_lacks(self):
         programs = [self.program(name, 1) for name in ("fast_fuzz", "slow_fuzz", "there_fuzz")]
         self.set_constants(SLICE_SECONDS=(1, 10))
-        shares = fuzz_cores.Shares(programs, {"there_fuzz": 1000, "slow_fuzz": 900}, 1000, by="missing",
+        shares = fuzz_cores.Shares(programs, {"there_fuzz": 1000, "slow_fuzz": 900}, 1000,
                                    speeds={"fast_fuzz": 50, "slow_fuzz": 1, "there_fuzz": 1})
-        taken = [shares.take(100) for _ in range(13)]  # slow lacks 100 s, fast 20 s
+        taken = [shares.take(100) for _ in range(20)]  # slow lacks 100 s, fast 20 s
         seconds = {name: sum(one[1] for one in taken if one and one[0].name == name) for name in ("fast_fuzz", "slow_fuzz", "there_fuzz")}
-        self.assertEqual([one[0].name for one in taken[:8]], ["slow_fuzz"] * 8)
         self.assertEqual(seconds, {"fast_fuzz": 20, "slow_fuzz": 100, "there_fuzz": 0})
         self.assertIsNone(taken[-1])
 
@@ -153,11 +152,6 @@ class FuzzCores(unittest.TestCase):
         nights = [night("1", 900), night("2", 10), night("2", 30), night("2", 5000, "sanitizers")]
         for digest, speed in (("1", 450), ("2", 15), ("3", 450)):
             self.assertEqual(fuzz_cores.speeds_of({"nights": nights, "code": {"a_fuzz": digest}}, "volume"), ({"a_fuzz": speed}, {"a_fuzz": 6}))
-
-    def test_the_program_that_is_there_soonest_can_be_next(self):
-        shares = fuzz_cores.Shares([self.program("a_fuzz", 1), self.program("b_fuzz", 1)], {"a_fuzz": 100}, 1000, by="soonest",
-                                   speeds={"a_fuzz": 1000, "b_fuzz": 1001})
-        self.assertEqual([shares.take(1)[0].name for _ in range(2)], ["a_fuzz", "b_fuzz"])
 
     def test_time_can_be_the_same_for_all(self):
         shares = fuzz_cores.Shares([self.program("a_fuzz", 1), self.program("b_fuzz", 1)], {}, by="seconds", spent={"a_fuzz": 3.5},

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the libFuzzer programs of a folder on several cores at once, in slices. Each free core takes the program that --by names: the one
 of whose missing runs the largest part is left (`share`, the default with --goal: whatever the time, each program has it in proportion to
-what it lacks, and all are there together), the one that lacks most core seconds (`missing`) or fewest (`soonest`), the one with the least
-time so far, or the one with the fewest runs (the default without a goal; a far slower one has at most a quarter of the cores then).
+what it lacks, and all are there together), the one with the least time so far, or the one with the fewest runs (the default without a
+goal; a far slower one has at most a quarter of the cores then).
 
     tools/fuzz_cores.py --programs build/fuzz-volume/fuzz --build volume --cores 16 --seconds 600 --goal 1e8 --corpus CORPUS --record fuzz.json
     tools/fuzz_cores.py --record fuzz/record.json --goal 1e8 --add machine-a/record.json machine-b/record.json
@@ -214,7 +214,6 @@ class Shares:
         self.minimising = set()
         self.goal = goal
         self.rank = {"share": lambda name: (self.missing_share(name), self.missing_seconds(name)),
-                     "missing": self.missing_seconds, "soonest": lambda name: -self.missing_seconds(name),
                      "seconds": lambda name: -self.seconds(name),
                      "runs": lambda name: (-max(0, self.slices[name] - self.slices_max + 1), -self.expected(name))}[
                          by or ("runs" if goal == float("inf") else "share")]
@@ -424,7 +423,7 @@ def main():
     parser.add_argument("--cores", type=int, default=os.cpu_count(), help="(%(default)s)")
     parser.add_argument("--seconds", type=float, help="in all")
     parser.add_argument("--goal", type=float, default=float("inf"), help="runs of a target in all nights, after which others have its time")
-    parser.add_argument("--by", default="", choices=("", "share", "missing", "soonest", "seconds", "runs"),
+    parser.add_argument("--by", default="", choices=("", "share", "seconds", "runs"),
                         help="what the next program has most of, or least")
     parser.add_argument("--nice", type=int, default=0)
     parser.add_argument("--corpus", type=pathlib.Path, default=ROOT / "build/corpus", help="inputs, kept from night to night")
@@ -435,8 +434,8 @@ def main():
     options = parser.parse_args()
     if options.add is None and (options.programs is None or options.seconds is None):
         parser.error("--programs and --seconds, or --add")
-    if options.by in {"share", "missing", "soonest"} and options.goal == float("inf"):
-        parser.error(f"--by {options.by} needs --goal")
+    if options.by == "share" and options.goal == float("inf"):
+        parser.error("--by share needs --goal")
     record = json.loads(options.record.read_text()) if options.record.exists() else {"nights": [], "runs": {}}
     if options.add is not None:
         for path in options.add:
