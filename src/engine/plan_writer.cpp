@@ -189,7 +189,7 @@ PlanBounds plan_bounds(const EngineLimits& limits) {
           // A growing page, a deduplicated page and an admission of each.
           .runs_max = 3 * s.sequences_max,
           .run_pages_max = s.page_changes_max(),
-          .biases_max = s.bias_entries_max,
+          .biases_max = s.sequences_max * kBiasesMax,
           .mask_rows_max = s.sequences_max};
 }
 

@@ -22,7 +22,7 @@ Status validate(const EngineLimits& limits) {
   KOHO_TRY(in_range("vocabulary", limits.vocabulary, 1, 1 << 24));
   KOHO_TRY(in_range("requests_max", limits.requests_max, 1, 1 << 20));
   KOHO_TRY(in_range("choices_max", limits.choices_max, 1, limits.scheduler.live_max));
-  KOHO_TRY(in_range("stop_tokens_max", limits.stop_tokens_max, 0, 1 << 16));
+  KOHO_TRY(in_range("stop_tokens_max", limits.stop_tokens_max, 0, kStopTokensMax));
   KOHO_TRY(in_range("stop_strings_max", limits.stop_strings_max, 0, 1 << 16));
   KOHO_TRY(in_range("stop_string_bytes_max", limits.stop_string_bytes_max, 1, 1 << 20));
   // Two steps of one choice may be in flight while two more events wait.
@@ -104,9 +104,6 @@ Status validate(const Request& request, const EngineLimits& limits) {
                       "allowed_token_ids and bad_words do not go with a constrained answer");
   KOHO_TRY(in_range("priority", request.priority, 0, kPriorities - 1));
   KOHO_TRY(in_range("the deadline in microseconds", request.deadline_us, 0, std::int64_t{1} << 50));
-  const std::size_t biases = request.sampling.logit_bias.size() + request.stop_tokens.size();
-  KOHO_TRY(in_range("the number of logit_bias entries and stop tokens",
-                    static_cast<std::int64_t>(biases), 0, limits.scheduler.bias_entries_max));
   return validate(request.sampling, limits.vocabulary);
 }
 

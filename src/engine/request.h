@@ -21,8 +21,8 @@ struct EngineLimits {
   std::int32_t vocabulary = 0;     // ids that may be in prompts and outputs
   std::int32_t requests_max = 0;   // accepted and not ended
   std::int32_t choices_max = 128;  // of one request
-  std::int32_t stop_tokens_max =
-      64;  // with stop_sequences at most OutputRecord::kStopWordsMax words
+  /// With stop_sequences at most OutputRecord::kStopWordsMax words.
+  std::int32_t stop_tokens_max = kStopTokensMax;
   std::int32_t stop_strings_max = 16;
   std::int32_t stop_string_bytes_max = 1024;
   /// Events a stream holds for its reader, per choice; a full stream pauses its request.

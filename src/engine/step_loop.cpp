@@ -85,8 +85,6 @@ Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32
   // Where a token mask exists, it keeps stop tokens out until min_tokens; biases would be double.
   const bool has_mask = TokenMask::is_needed(request);
   const bool stops_are_biased = request.min_tokens > 0 && !has_mask;
-  const auto biases = static_cast<std::int32_t>(
-      request.sampling.logit_bias.size() + (stops_are_biased ? request.stop_tokens.size() : 0));
   KOHO_TRY_ASSIGN(
       choice.sequence,
       scheduler_.submit({.prompt = request.prompt,
@@ -94,7 +92,6 @@ Status StepLoop::start_choice(Live& live, std::int32_t request_index, std::int32
                          .priority = request.priority,
                          .salt = request.salt,
                          .client = request.client,
-                         .bias_entries = biases,
                          .wants_token_counts = has_penalties(request.sampling),
                          .fork_of = choice_index == 0 ? kNoSequence : live.choices[0].sequence}));
   choice.active = true;

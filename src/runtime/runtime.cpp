@@ -71,9 +71,6 @@ EngineLimits engine_limits(const RuntimeOptions& options,
   limits.scheduler.prefill_tokens_max = sizes.prefill_chunk;
   limits.scheduler.attention_tokens = sizes.attention_tokens;
   limits.scheduler.prefix_cache = options.prefix_cache;
-  // A rank's table of biases has room for kLogitBiasMax a row.
-  limits.scheduler.bias_entries_max =
-      std::min(limits.scheduler.bias_entries_max, options.sequences_max * kLogitBiasMax);
   limits.vocabulary = static_cast<std::int32_t>(vocabulary);
   limits.requests_max = std::min(queues * (options.sequences_max + options.queue_max), kLiveMax);
   limits.choices_max = std::min(limits.choices_max, limits.scheduler.live_max / queues);

@@ -80,6 +80,27 @@ TEST(Runtime, FindsTheSharedPrefixOfASecondPrompt) {
   EXPECT_EQ(second.summary.usage.cached_tokens, 192);
 }
 
+TEST(Runtime, BiasesOfOthersKeepNobodyOutOfABatch) {
+  constexpr std::int32_t kChoices = 20;
+  auto runtime = Runtime::start(kModel, {.sequences_max = kChoices, .context_max = 128});
+  ASSERT_TRUE(runtime.ok()) << runtime.error().message;
+  Engine& engine = (*runtime)->engine();
+  // The most that a request may have, and its stop tokens beside them until min_tokens.
+  Request request = greedy(**runtime, "Once");
+  request.choices = kChoices;
+  request.min_tokens = request.max_tokens;
+  request.stop_tokens.clear();
+  for (Token token = 0; token < kStopTokensMax; ++token) request.stop_tokens.push_back(token);
+  for (Token token = 0; token < kLogitBiasMax; ++token)
+    request.sampling.logit_bias.emplace_back(token, -1.0F);
+  const auto stream = engine.submit(std::move(request));
+  ASSERT_TRUE(stream.ok()) << stream.error().message;
+  const Answer answer = read(**stream);
+  EXPECT_EQ(answer.ids.size(), 24U * kChoices);
+  engine.settle();
+  EXPECT_EQ(engine.statistics().decode_rows_max, kChoices);
+}
+
 TEST(Runtime, SizesFollowTheOptions) {
   auto runtime = Runtime::start(kModel, {.sequences_max = 3, .context_max = 1000});
   ASSERT_TRUE(runtime.ok()) << runtime.error().message;

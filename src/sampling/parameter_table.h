@@ -22,6 +22,9 @@
 namespace koho {
 
 inline constexpr int kLogitBiasMax = 1024;  // entries a request
+inline constexpr int kStopTokensMax = 64;   // a request
+/// Entries of a row's bias list: while min_tokens keeps stop tokens out, theirs beside the others.
+inline constexpr int kBiasesMax = kLogitBiasMax + kStopTokensMax;
 
 /// One request's values. The initial ones leave the model's distribution as it is.
 struct SamplingParameters {

@@ -116,8 +116,7 @@ std::int32_t Scheduler::own_pages(const Sequence& sequence) const {
 
 bool Scheduler::secure_batch_slot(StepBatch& batch, const Sequence& sequence) {
   // Anew each time: who is preempted may have been of a client that waits.
-  while (static_cast<std::int32_t>(batch_slots_.size()) <= batch_slots_kept(sequence) ||
-         bias_entries_ + sequence.bias_entries > limits_.bias_entries_max)
+  while (static_cast<std::int32_t>(batch_slots_.size()) <= batch_slots_kept(sequence))
     if (!reclaim_paused(batch, -1)) return false;
   return true;
 }

@@ -37,8 +37,7 @@ Status validate(const Limits& limits) {
   KOHO_TRY(in_range("prefill_tokens_max", limits.prefill_tokens_max, 0, limits.step_tokens_max));
   KOHO_TRY(in_range("attention_tokens", limits.attention_tokens, 0, 1 << 24));
   KOHO_TRY(in_range("turn_percent", limits.turn_percent, 1, 100));
-  KOHO_TRY(in_range("aging_steps", limits.aging_steps, 1, 1 << 30));
-  return in_range("bias_entries_max", limits.bias_entries_max, 0, 1 << 24);
+  return in_range("aging_steps", limits.aging_steps, 1, 1 << 30);
 }
 
 }  // namespace koho

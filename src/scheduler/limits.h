@@ -40,8 +40,6 @@ struct Limits {
   /// later: what keeps low priorities from starving. Also how long shorter ones may pass the first
   /// in line while it lacks pages.
   std::int32_t aging_steps = 2000;
-  /// Entries of logit bias lists over all running sequences.
-  std::int32_t bias_entries_max = 16384;
   bool prefix_cache = true;
   /// Where decode and prefill give a token other bits, as on GPUs, and a request's are not to
   /// depend on the rest: output tokens are decoded when they are computed again, too, and pages

@@ -325,7 +325,6 @@ bool Scheduler::admit(StepBatch& batch, Sequence& sequence) {
   const auto place = std::ranges::lower_bound(
       running_, sequence.arrival, {}, [this](std::int32_t index) { return at(index).arrival; });
   running_.insert(place, sequence.id.index);
-  bias_entries_ += sequence.bias_entries;
   if (sequence.wants_token_counts) batch.history_tokens += sequence.known();
   batch.runs.push_back({sequence.batch_slot, 0, static_cast<std::int32_t>(pages)});
   for (const PageHandle page : sequence.pages) batch.run_pages.push_back(page.page);

@@ -75,10 +75,6 @@ Result<SequenceId> Scheduler::submit(const SequenceRequest& request) {
   if (request.priority < 0 || request.priority >= kPriorities)
     return make_field_error(ErrorCode::invalid_argument, "priority",
                             "{} must be in 0..{}, found {}", kPriorities - 1, request.priority);
-  if (request.bias_entries > limits_.bias_entries_max)
-    return make_field_error(ErrorCode::invalid_argument, "logit_bias",
-                            "{} may have {} entries, found {}", limits_.bias_entries_max,
-                            request.bias_entries);
   if (unused_.empty())
     return make_error(ErrorCode::resource_exhausted, "{} sequences are in the engine, its limit",
                       limits_.live_max);
@@ -89,7 +85,6 @@ Result<SequenceId> Scheduler::submit(const SequenceRequest& request) {
   sequence.arrival = ++arrivals_;
   sequence.submitted_step = step_;
   sequence.salt = request.salt;
-  sequence.bias_entries = request.bias_entries;
   sequence.wants_token_counts = request.wants_token_counts;
   sequence.tokens.reserve(static_cast<std::size_t>(length_max));
   sequence.tokens.assign(request.prompt.begin(), request.prompt.end());
@@ -229,7 +224,6 @@ void Scheduler::leave_running(Sequence& sequence) {
   sequence.passed_others = false;
   running_.erase(std::ranges::find(running_, sequence.id.index));
   batch_slots_.push_back(sequence.batch_slot);
-  bias_entries_ -= sequence.bias_entries;
   sequence.batch_slot = -1;
   sequence.planned = 0;
   sequence.computed = 0;

@@ -55,8 +55,7 @@ struct SequenceRequest {
   std::int32_t completion_max = 0;  // tokens to sample; 0 computes the prompt only
   std::int32_t priority = 0;        // 0 .. kPriorities-1, 0 first
   CacheSalt salt;
-  std::uint64_t client = 0;  // prefill, batch slots and pages are shared by clients
-  std::int32_t bias_entries = 0;
+  std::uint64_t client = 0;         // prefill, batch slots and pages are shared by clients
   bool wants_token_counts = false;  // the device counts its tokens, for penalties
   /// A live sequence with the same prompt and salt: this one starts from its pages once the prompt
   /// is computed.
@@ -205,7 +204,7 @@ class Scheduler {
   std::int32_t turn_tokens();
   /// Admits a waiting sequence if it fits.
   bool try_admit(StepBatch& batch, Sequence& sequence);
-  /// Preempts paused sequences for its batch slot and bias entries; false: they do not suffice.
+  /// Preempts paused sequences for its batch slot; false: they do not suffice.
   bool secure_batch_slot(StepBatch& batch, const Sequence& sequence);
   /// Free batch slots that the sequence leaves to others.
   std::int32_t batch_slots_kept(const Sequence& sequence);
@@ -305,7 +304,6 @@ class Scheduler {
   std::uint64_t arrivals_ = 0;
   std::int32_t live_ = 0;
   std::int32_t held_ = 0;
-  std::int32_t bias_entries_ = 0;  // of running sequences
   std::int32_t mixed_prefill_tokens_;
   /// Counts what gives pages back, sequences that left or paused and pages found twice: before the
   /// next of them, an admission that failed for want of pages is not tried again. (Matching a

@@ -33,7 +33,6 @@ struct Sequence {
   std::int64_t submitted_step = 0;  // last step planned before submission
   CacheSalt salt;
   std::uint64_t client = 0;
-  std::int32_t bias_entries = 0;
   bool wants_token_counts = false;  // the device keeps counts of its tokens, for penalties
 
   std::vector<Token> tokens;  // prompt, then what was sampled

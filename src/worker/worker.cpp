@@ -63,7 +63,7 @@ Status Worker::allocate(const WorkerSettings& settings) {
   // output record and one copied page, then a context's history tokens.
   const std::int64_t packed_bytes =
       StepLayout({limits_.tokens_max, sequences, rows}).variable +
-      rows * kLogitBiasMax * static_cast<std::int64_t>(sizeof(LogitBias)) +
+      rows * kBiasesMax * static_cast<std::int64_t>(sizeof(LogitBias)) +
       8 * sequences * (page_table_width_ + OutputRecord::kWords + 1) + 4 * limits_.context_max;
   const std::int64_t result_bytes = result_layout(rows).bytes;
   KOHO_TRY_ASSIGN(a.packed, tensor(DType::u8, {packed_bytes}));
@@ -108,7 +108,7 @@ Status Worker::check(const StepInput& input) const {
   const bool within_limits =
       tokens <= limits_.tokens_max && sequences <= limits_.sequences_max &&
       rows <= limits_.logit_rows_max &&
-      length(input.biases) <= limits_.logit_rows_max * kLogitBiasMax &&
+      length(input.biases) <= limits_.logit_rows_max * kBiasesMax &&
       length(input.page_table_updates) / 2 + length(input.page_copies) / 2 <=
           limits_.sequences_max * (page_table_width_ + 1) &&
       length(input.output_record_updates) / 2 <= limits_.sequences_max * OutputRecord::kWords &&
@@ -284,9 +284,9 @@ Status Worker::sample(const StepShape& shape, const SampledLogits& logits) {
   batch.tokens = tokenizer_tokens_;
   batch.rows = parameters.slice(0, logits.first, own);
   // Rows name their biases and masks by index; the sampler reads no others.
-  batch.biases = part_of(
-      arrays_.packed, at.variable, DType::u8,
-      {limits_.logit_rows_max * kLogitBiasMax, static_cast<std::int64_t>(sizeof(LogitBias))});
+  batch.biases =
+      part_of(arrays_.packed, at.variable, DType::u8,
+              {limits_.logit_rows_max * kBiasesMax, static_cast<std::int64_t>(sizeof(LogitBias))});
   batch.masks = arrays_.masks.view();
   batch.counts = token_counts();
   const std::array all{

@@ -59,7 +59,7 @@ EngineLimits World::draw_limits(Random& random, std::int32_t shrink) {
   s.aging_steps = random.in(1, 300);
   if (s.aging_steps % 8 == 0) s.attention_tokens = s.aging_steps;
   s.turn_percent = random.chance(200) ? 100 : random.in(1, 99);
-  s.bias_entries_max = random.in(8, 40);
+  limits.stop_tokens_max = random.in(8, kStopTokensMax);
   s.prefix_cache = random.chance(900);
   s.redecodes_output = s.turn_percent % 3 == 2;
   limits.vocabulary = random.in(8, 200);

@@ -167,7 +167,7 @@ bool PrefillRules::has_room(const StepBatch& batch, const Sequence& sequence) co
   const std::int32_t pages = limits_.pages_of(sequence.known()) +
                              std::min(limits_.pages / 8, running) + limits_.pages / 32;
   return limits_.partitions == 1 && batch.preempted.empty() && sequence.in_flight_rows == 0 &&
-         sequence.bias_entries == 0 && !sequence.wants_token_counts &&
+         !sequence.wants_token_counts &&
          running + limits_.sequences_max / 32 < limits_.sequences_max &&
          scheduler_.pool().available(0) >= pages &&
          static_cast<std::int32_t>(batch.run_pages.size()) + limits_.pages_of(sequence.known()) +
