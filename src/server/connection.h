@@ -97,6 +97,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool closed_ = false;
   bool peer_done_ = false;   // the client has closed its sending side
   bool asks_again_ = false;  // waits for its turn to take the requests of unread_
+  bool held_back_ = false;   // requests wait until the client has read earlier answers
 
   // The current exchange.
   enum class Stage : std::uint8_t { reading, answering };

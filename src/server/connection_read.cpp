@@ -125,8 +125,9 @@ void Connection::answer_requests() {
   while (!closed_ && stage_ == Stage::reading) {
     // A client that sends requests without reading answers waits; flush() continues here.
     const std::size_t waiting = out_.size() - sent_;
-    if (waiting >= core_.settings().buffer_bytes_max) return;
-    if (waiting > 0 && unread_share_.is_used_up()) return;
+    held_back_ = waiting >= core_.settings().buffer_bytes_max ||
+                 (waiting > 0 && unread_share_.is_used_up());
+    if (held_back_) return;
     if (!unread_.empty() && reader_.state() != HttpReader::State::done &&
         reader_.state() != HttpReader::State::failed) {
       if (!reader_.started()) stage_since_us_ = core_.clock().now_us();

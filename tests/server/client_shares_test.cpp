@@ -270,6 +270,23 @@ TEST(ClientShares, RequestsInOneWriteGiveWayToAnotherConnection) {
   EXPECT_TRUE(gave_way);
 }
 
+/// It was read whole and waited for earlier answers to be read; then nobody took it up (408).
+TEST(ClientShares, ARequestBehindAnUnreadAnswerIsAnswered) {
+  TinyServer server([](ServerSettings& settings) { settings.io_threads = 1; });
+  std::string ids = "1525";  // the longest token: 4 MB of text
+  for (int i = 1; i < 200'000; ++i) ids += ",1525";
+  Client client(server.port());
+  ASSERT_TRUE(client.send(request_of("/detokenize", R"({"tokens":[)" + ids + "]}")));
+  ASSERT_TRUE(client.read_until("\r\n"));
+  ASSERT_TRUE(client.send("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+  Client other(server.port(), kOther);  // behind whose answers the request has been read
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(other.get("/livez")->status, 200);
+  ASSERT_EQ(client.read_reply()->status, 200);
+  const std::optional<Reply> second = client.read_reply();
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->status, 200) << second->body;
+}
+
 TEST(ClientShares, ManyConnectionsGiveWayToAnotherAddress) {
   constexpr int kConnections = 300;
   TinyServer server([](ServerSettings& settings) { settings.io_threads = 1; });
