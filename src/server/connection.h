@@ -60,6 +60,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::uint64_t client_asking(const Route* route) const;
   void answer_requests();
   bool asks_for_turn();
+  bool has_requests() const { return !unread_.empty() || held_back_; }
   void on_head();
   bool hold_body();
   void dispatch();

@@ -48,11 +48,12 @@ void Connection::read_some() {
     // cancelled. An answer that is complete is still sent.
     peer_done_ = true;
     const bool answered = stage_ == Stage::answering && !job_ && !large_ && !file_ && !feeding_;
+    if (error == asio::error::eof && stage_ == Stage::reading && has_requests()) {
+      return;  // what it sent before is answered first
+    }
     if (error == asio::error::eof && (answered || writing_)) {
       close_after_ = true;
       flush();
-    } else if (error == asio::error::eof && stage_ == Stage::reading && !unread_.empty()) {
-      return;  // what it sent before is answered first
     } else {
       lose(true);
     }
@@ -109,7 +110,7 @@ bool Connection::hold_body() {
 
 /// Closes the connection if the client sends no more and has all its answers.
 void Connection::close_behind_last() {
-  if (peer_done_ && stage_ == Stage::reading && unread_.empty() && out_.empty()) close();
+  if (peer_done_ && stage_ == Stage::reading && !has_requests() && out_.empty()) close();
 }
 
 void Connection::take_requests() {
@@ -125,8 +126,8 @@ void Connection::answer_requests() {
   while (!closed_ && stage_ == Stage::reading) {
     // A client that sends requests without reading answers waits; flush() continues here.
     const std::size_t waiting = out_.size() - sent_;
-    held_back_ = waiting >= core_.settings().buffer_bytes_max ||
-                 (waiting > 0 && unread_share_.is_used_up());
+    held_back_ =
+        waiting >= core_.settings().buffer_bytes_max || (waiting > 0 && unread_share_.is_used_up());
     if (held_back_) return;
     if (!unread_.empty() && reader_.state() != HttpReader::State::done &&
         reader_.state() != HttpReader::State::failed) {

@@ -259,7 +259,7 @@ void Connection::flush() {
     if (file_) pump_file();
   }
   close_behind_last();
-  if (closed_ || stage_ != Stage::reading || (unread_.empty() && !held_back_)) return;
+  if (closed_ || stage_ != Stage::reading || !has_requests()) return;
   if (!std::exchange(asks_again_, true)) thread_.take_turn(turns_of_, shared_from_this());
 }
 
