@@ -78,12 +78,14 @@ TEST(OutputParser, SendsAStringWhereANumberIsNotAllowed) {
 TEST(OutputParser, KeepsTheBlanksOfADeclaredKey) {
   OutputParserOptions options = with_tools();
   options.tools = std::make_shared<const ToolSchemas>(
-      parse_json(R"([{"name":"f","parameters":{"properties":{" a ":{"type":"integer"}}}}])")
+      parse_json(R"([{"name":"f","parameters":{"properties":{" a ":{"type":"integer"}},
+                                               "required":[" c"]}}])")
           ->items);
   OutputParser parser(options);
   EXPECT_EQ(stream(parser, {"<tool_call>f<arg_key> a </arg_key><arg_value>1</arg_value>"
-                            "<arg_key> b </arg_key><arg_value>2</arg_value></tool_call>"}),
-            (std::vector<std::string>{"begin:f arguments:{\" a \": 1, \"b\": 2} end:"}));
+                            "<arg_key> b </arg_key><arg_value>2</arg_value>"
+                            "<arg_key> c</arg_key><arg_value>3</arg_value></tool_call>"}),
+            (std::vector<std::string>{"begin:f arguments:{\" a \": 1, \"b\": 2, \" c\": 3} end:"}));
 }
 
 TEST(OutputParser, SendsAZeroArgumentCallAtItsEnd) {

@@ -83,6 +83,10 @@ class Walk {
     } else if (others != nullptr && others->is_object()) {
       found.push_back(others);
     }
+    const Json* required = schema.find("required");
+    if (required != nullptr && required->is_array() && compare(required->items.size()))
+      is_named_ |= std::ranges::any_of(
+          required->items, [&](const Json& name) { return name.is_string() && name.text == key; });
     if (const Json* target = reference(schema)) declarations(*target, key, found, depth + 1);
     for (const std::string_view combiner : {"allOf", "anyOf", "oneOf"}) {
       const Json* parts = schema.find(combiner);
