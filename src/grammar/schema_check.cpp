@@ -53,7 +53,8 @@ Status Schema::Tree::resolve() {
             name.starts_with("#") ? kInvalidGrammar : kUnsupportedSchema, at(index).path + ".$ref",
             "\"{}\" does not resolve to a schema of this document; use \"#/$defs/NAME\"", name);
       at(index).target = found->second;
-      if (!name.starts_with("#/$defs/") && !name.starts_with("#/definitions/"))
+      if (name == "#" && root_name_.empty()) name_root();
+      if (name != "#" && !name.starts_with("#/$defs/") && !name.starts_with("#/definitions/"))
         refers_beyond_definitions_ = true;
       reach(at(index).target);
       continue;
@@ -66,6 +67,12 @@ Status Schema::Tree::resolve() {
       reach(child);
   }
   return {};
+}
+
+void Schema::Tree::name_root() {
+  const auto is_used = [&](const auto& entry) { return entry.second == root_name_; };
+  root_name_ = "root";
+  while (std::ranges::any_of(definition_names_, is_used)) root_name_ += '_';
 }
 
 std::int64_t Schema::Tree::number_of(const Node& node, std::string_view keyword) const {

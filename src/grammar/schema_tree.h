@@ -144,6 +144,7 @@ class Schema::Tree {
 
   /// Marks the nodes that the root reaches, resolves their $ref, and returns the first fault.
   Status resolve();
+  void name_root();
 
   std::int64_t number_of(const Node& node, std::string_view keyword) const;
   /// Whether some finite value satisfies the node, given the productive nodes found so far.
@@ -186,7 +187,7 @@ class Schema::Tree {
   void write_child(std::string& out, int index) const { write(out, index, kAnyType, true); }
   /// Writes the schema of a node, restricted to values of `types`.
   void write(std::string& out, int index, unsigned types, bool with_definitions) const;
-  void write_definitions(ObjectWriter& object, const Node& node) const;
+  void write_definitions(ObjectWriter& object, const Node& node, bool alone) const;
   static void write_types(std::string& out, unsigned types);
   void write_values(std::string& out, const Node& node, unsigned types) const;
   template <typename Use>
@@ -267,6 +268,7 @@ class Schema::Tree {
   std::vector<Node> nodes_;
   std::map<std::string, int, std::less<>> by_pointer_;
   std::map<int, std::string> definition_names_;
+  std::string root_name_;  // as a definition of its own, if a $ref names it
   bool refers_beyond_definitions_ = false;
   std::int64_t lengths_work_ = 0;
 };

@@ -47,9 +47,10 @@ void Schema::Tree::write(std::string& out, int index, unsigned types, bool with_
     return;
   }
   ObjectWriter object(out);
-  if (with_definitions) write_definitions(object, node);
+  if (with_definitions) write_definitions(object, node, false);
   if (node.primary == "$ref") {
-    append_json_string(object.key("$ref"), *node.value->find("$ref")->string());
+    const std::string& name = *node.value->find("$ref")->string();
+    append_json_string(object.key("$ref"), name == "#" ? "#/$defs/" + root_name_ : name);
   } else if (node.primary == "const" || node.primary == "enum") {
     write_values(object.key("enum"), node, types);
   } else if (!node.options.empty()) {
@@ -69,13 +70,18 @@ void Schema::Tree::write(std::string& out, int index, unsigned types, bool with_
   object.end();
 }
 
-void Schema::Tree::write_definitions(ObjectWriter& object, const Node& node) const {
+/// `alone`: what follows is not the root, so that "#" is another schema.
+void Schema::Tree::write_definitions(ObjectWriter& object, const Node& node, bool alone) const {
   for (const std::string_view keyword : {"$defs", "definitions"}) {
-    if (std::ranges::none_of(node.definitions,
-                             [&](const auto& entry) { return entry.first == keyword; }))
+    const bool has_root = !root_name_.empty() && keyword == "$defs" && &node == nodes_.data();
+    if (!has_root && std::ranges::none_of(node.definitions, [&](const auto& entry) {
+          return entry.first == keyword;
+        }))
       continue;
     std::string& out = object.key(keyword);
     ObjectWriter list(out);
+    if (has_root && alone) write(list.key(root_name_), 0, kAnyType, false);
+    if (has_root && !alone) list.key(root_name_) += R"({"$ref":"#"})";
     for (const auto& [where, child] : node.definitions)
       if (where == keyword && at(child).reached && at(child).productive)
         write_child(list.key(definition_names_.at(child)), child);
@@ -267,7 +273,7 @@ std::string Schema::Tree::standing_alone(int index, unsigned types) const {
   write(body, index, types, false);
   std::string out;
   ObjectWriter object(out);
-  write_definitions(object, at(0));
+  write_definitions(object, at(0), true);
   if (out.size() > 1 && body.size() > 2) out += ',';
   return out + body.substr(1);
 }

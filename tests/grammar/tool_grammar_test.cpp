@@ -225,8 +225,15 @@ TEST(ToolGrammar, AStrictToolKeepsWhatHoldsForAllArguments) {
   const char* wrong = "<arg_key>a</arg_key><arg_value>x</arg_value>";
   const char* both =
       "<arg_key>a</arg_key><arg_value>7</arg_value><arg_key>b</arg_key><arg_value>x</arg_value>";
+  const std::string of_root = R"({"type":"object","properties":{"a":{"type":"integer"},)"
+                              R"("b":{"$ref":"#"}},"required":["a"],)";
+  const char* root =
+      "<arg_key>a</arg_key><arg_value>7</arg_value><arg_key>b</arg_key>"
+      R"(<arg_value>{"a":1,"b":{"a":2}}</arg_value>)";
   for (const Case& one :
-       {Case{map + R"({"type":"integer"}})", {"", a}, {wrong, both}},
+       {Case{of_root + R"("additionalProperties":false})", {a, root}, {"", wrong, both}},
+        Case{of_root + R"("$defs":{"root":{}},"additionalProperties":false})", {a, root}, {both}},
+        Case{map + R"({"type":"integer"}})", {"", a}, {wrong, both}},
         Case{map + R"({"enum":["y"],"type":"integer"}})", {""}, {a, wrong}},
         Case{map + "true}", {"", a, wrong, both}, {}},
         Case{two + R"(,"minProperties":1,"maxProperties":2})", {a, both}, {""}}}) {
