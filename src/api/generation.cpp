@@ -54,6 +54,9 @@ Refusal check_tool(const chat::Json& tool, const std::string& field, std::string
         parameters != nullptr && !parameters->is_object())
       return wrong_field(fmt::format("{}.{}", inner, key),
                          fmt::format("{}.{} must be a JSON schema: an object", inner, key));
+  if (const chat::Json* strict = body.given("strict");
+      strict != nullptr && strict->kind != chat::Json::Kind::boolean)
+    return wrong_field(inner + ".strict", inner + ".strict must be a boolean");
   name = named->text;
   return {};
 }
