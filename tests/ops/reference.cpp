@@ -81,28 +81,28 @@ LinearReference linear_reference(const SyntheticLinear& weight,
   std::vector<std::vector<double>> inputs;
   for (std::int64_t t = 0; t < tokens; ++t) inputs.push_back(x.seen(weight.quant, t));
   for (std::int64_t n = 0; n < weight.rows; ++n) {
-    const std::vector<double> row = weight.row(n);
+    const std::vector<double> weights = weight.row(n);
+    const double* const row = weights.data();
     const double bias = weight.bias.empty() ? 0.0 : weight.bias.at(n);
     for (std::int64_t t = 0; t < tokens; ++t) {
+      const double* const input = inputs[static_cast<std::size_t>(t)].data();
       double sum = bias;
       double magnitude = std::fabs(bias);
       double steps = 0.0;
       double chained = 0.0;
-      double largest = 0.0;
-      for (std::int64_t k = 0; k < weight.columns; ++k) {
-        const double product = inputs[static_cast<std::size_t>(t)][static_cast<std::size_t>(k)] *
-                               row[static_cast<std::size_t>(k)];
-        sum += product;
-        magnitude += std::fabs(product);
-        if (k % chain == 0) chained = 0.0;
-        if (k % kInstruction == 0) {
-          steps += largest * largest;
-          largest = std::fabs(chained);
+      for (std::int64_t first = 0; first < weight.columns; first += kInstruction) {
+        if (first % chain == 0) chained = 0.0;
+        double largest = std::fabs(chained);
+        const std::int64_t end = std::min(first + kInstruction, weight.columns);
+        for (std::int64_t k = first; k < end; ++k) {
+          const double product = input[k] * row[k];
+          sum += product;
+          magnitude += std::fabs(product);
+          chained += product;
+          largest = std::max(largest, std::fabs(product));
         }
-        chained += product;
-        largest = std::max(largest, std::fabs(product));
+        steps += largest * largest;
       }
-      steps += largest * largest;
       reference.sums[static_cast<std::size_t>(t * weight.rows + n)] = sum;
       reference.magnitudes[static_cast<std::size_t>(t * weight.rows + n)] = magnitude;
       reference.steps[static_cast<std::size_t>(t * weight.rows + n)] = steps;
