@@ -48,7 +48,7 @@ endfunction()
 # program, its tests known to ctest. SECONDS: about what its longest test takes, where that is many: ctest starts those first.
 # Under AddressSanitizer, where a process starts slowly, SHARDS (1) processes share the tests. SERIAL: ctest runs its tests alone, because they take times. WORKS: it computes much itself, so it is
 # optimised like the product. LABELS optimised: left out under the sanitizers, because it takes too long there or is about
-# time or memory. KOHO_SOURCE_DIR is defined for tests that read files of the tree.
+# time or memory.
 if(KOHO_TESTS)
   file(WRITE "${CMAKE_BINARY_DIR}/test_headers.cpp" "int main() {}\n")
   foreach(level IN LISTS koho_header_levels ITEMS "")
@@ -64,6 +64,11 @@ if(KOHO_TESTS)
   endforeach()
 endif()
 
+# koho_source_dir(FILES ...): tests that read files of the tree by KOHO_SOURCE_DIR. Only these: their objects are of no other clone.
+function(koho_source_dir)
+  set_source_files_properties(${ARGN} PROPERTIES COMPILE_DEFINITIONS "KOHO_SOURCE_DIR=\"${CMAKE_SOURCE_DIR}\"")
+endfunction()
+
 # koho_test_library(TARGET [WORKS]): what a library of the tests shares with them.
 function(koho_test_library TARGET)
   koho_precompile(${TARGET} REUSE_FROM koho_common_headers)
@@ -78,7 +83,6 @@ function(koho_test NAME)
     return()
   endif()
   add_executable(${NAME} ${ARG_SOURCES})
-  target_compile_definitions(${NAME} PRIVATE KOHO_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   foreach(folder IN LISTS ARG_DEPENDS)
     target_link_libraries(${NAME} PRIVATE koho_${folder})
   endforeach()
