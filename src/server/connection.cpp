@@ -329,6 +329,7 @@ void Connection::on_tick(std::int64_t now) {
     flush();
     return;
   }
+  if (asks_again_) return;  // the next step is not the client's
   if (!reader_.started()) {
     // While draining, a connection that had an answer closes at once; a new one gets a 503 first.
     const bool leaves = core_.phase() == Phase::draining && served_;
