@@ -83,10 +83,12 @@ class Walk {
     } else if (others != nullptr && others->is_object()) {
       found.push_back(others);
     }
-    const Json* required = schema.find("required");
-    if (required != nullptr && required->is_array() && compare(required->items.size()))
-      is_named_ |= std::ranges::any_of(
-          required->items, [&](const Json& name) { return name.is_string() && name.text == key; });
+    if (const Json* required = schema.find("required");
+        required != nullptr && required->is_array()) {
+      num_names_ += required->items.size();
+      is_named_ |= num_names_ <= kComparedMax &&
+                   std::ranges::find(required->items, key, &Json::text) != required->items.end();
+    }
     if (const Json* target = reference(schema)) declarations(*target, key, found, depth + 1);
     for (const std::string_view combiner : {"allOf", "anyOf", "oneOf"}) {
       const Json* parts = schema.find(combiner);
@@ -301,6 +303,7 @@ class Walk {
   bool is_named_ = false;
   int num_visited_ = 0;
   std::size_t num_compared_ = 0;
+  std::size_t num_names_ = 0;  // of lists of required ones
 };
 
 }  // namespace
