@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Connections: clients that leave, are slow or do not read; aborts; the full queue; the drain.
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <future>
@@ -137,13 +138,19 @@ TEST(Connection, ARequestHasTheIdItsClientGaveIt) {
   }
 }
 
-/// Blocks both threads of a pool, one of which is for other clients, until release().
+/// Blocks both threads of both pools, one of which is for other clients, until release(). Each pool
+/// is held by clients of its own: one whose work ends while it has more goes behind the others.
 class HeldPools {
  public:
   explicit HeldPools(Core& core) {
-    const auto wait = [released = released_->get_future().share()] { released.wait(); };
+    static std::uint64_t client = 0;
+    const auto wait = [released = released_->get_future().share(), held = held_] {
+      ++*held;
+      released.wait();
+    };
     for (WorkPool* pool : {&core.pool(), &core.grammar_pool()})
-      for (const std::uint64_t client : {0U, 1U}) EXPECT_TRUE(pool->submit(client, wait));
+      for (int thread = 0; thread < 2; ++thread) EXPECT_TRUE(pool->submit(client++, wait));
+    EXPECT_TRUE(comes_true([&] { return held_->load() == 4; }));
   }
   ~HeldPools() { release(); }
   void release() {
@@ -151,6 +158,7 @@ class HeldPools {
   }
 
  private:
+  std::shared_ptr<std::atomic<int>> held_ = std::make_shared<std::atomic<int>>(0);
   std::shared_ptr<std::promise<void>> released_ = std::make_shared<std::promise<void>>();
   bool is_released_ = false;
 };
