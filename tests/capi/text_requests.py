@@ -89,11 +89,22 @@ class Text(unittest.TestCase):
                          [self.engine.chat(f"What is {n} + 3?", temperature=0, max_tokens=64).text for n in range(8)])
 
     def test_asyncio_waits_for_more_requests_than_its_default_threads(self):
-        async def ask(chats):
-            await asyncio.gather(*(chats.complete(f"{n}", ignore_eos=True, max_tokens=400, temperature=0) for n in range(48)))
+        async def ask(engine):
+            chats = koho.AsyncEngine(engine)
+
+            def requests(max_tokens):
+                return [asyncio.ensure_future(chats.complete(f"{n}", ignore_eos=True, max_tokens=max_tokens, temperature=0)) for n in range(48)]
+            endless = requests(100_000)
+            deadline = time.monotonic() + 300
+            while engine.info(Info.LARGEST_BATCH) <= 32 and time.monotonic() < deadline:  # asyncio.to_thread() has at most 32 threads
+                await asyncio.sleep(0.01)
+            for task in endless:
+                task.cancel()
+            await asyncio.wait(endless)
+            await asyncio.gather(*requests(4))
         with Engine(MODEL, max_batch=48) as engine:
-            asyncio.run(ask(koho.AsyncEngine(engine)))
-            self.assertGreater(engine.info(Info.LARGEST_BATCH), 32)  # asyncio.to_thread() has at most 32 threads
+            asyncio.run(ask(engine))
+            self.assertGreater(engine.info(Info.LARGEST_BATCH), 32)
 
     def test_a_cancelled_task_cancels_its_request(self):
         endless = {"ignore_eos": True, "max_tokens": 100_000, "enable_thinking": False}
