@@ -262,6 +262,31 @@ Status carry_over_sizes(ServeOptions& options) {
   return {};
 }
 
+/// Adds the keys of a file with one per line. What stands in JSON that was not recognised, or in
+/// UTF-16, is refused: it would be a key that anyone can guess, such as "}", or nobody can send.
+Status add_key_lines(std::string_view text,
+                     const std::string& path,
+                     std::vector<server::ApiKeySettings>& keys) {
+  constexpr std::size_t kBytesMax = 1024;
+  constexpr std::string_view kOfJson = R"("[]{})";
+  const auto is_plain = [kOfJson](char c) {
+    return c > ' ' && c < '\x7f' && kOfJson.find(c) == std::string_view::npos;
+  };
+  std::size_t number = 0;
+  for (const std::string_view line : split(text, '\n')) {
+    ++number;
+    const std::string_view key = trimmed(line, " \t\r");
+    if (key.starts_with('#')) continue;
+    if (key.size() > kBytesMax || !std::ranges::all_of(key, is_plain))
+      return make_error(ErrorCode::invalid_argument,
+                        "{}, line {}: a key has at most {} visible ASCII characters and none of {} "
+                        "(the file has one per line, or is JSON)",
+                        path, number, kBytesMax, kOfJson);
+    if (!key.empty()) keys.emplace_back(std::string(key));
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string_view ServeOption::name() const {
@@ -332,21 +357,18 @@ Result<ServeOptions> read_serve_options(const std::vector<std::string>& argument
 Result<std::vector<server::ApiKeySettings>> read_api_keys(const ServeOptions& options, bool again) {
   std::vector<server::ApiKeySettings> keys(options.given_keys.begin(), options.given_keys.end());
   for (const std::string& path : options.api_key_files) {
-    KOHO_TRY_ASSIGN(std::string text, again ? read_file(path, kFileBytesMax)
-                                            : read_file_or_pipe(path, kFileBytesMax));
+    KOHO_TRY_ASSIGN(const std::string text, again ? read_file(path, kFileBytesMax)
+                                                  : read_file_or_pipe(path, kFileBytesMax));
     const std::size_t before = keys.size();
-    if (const std::string_view begin = trimmed(text, " \t\r\n");
+    std::string_view all = text;
+    if (all.starts_with("\xef\xbb\xbf")) all.remove_prefix(3);  // as Windows' editors begin a file
+    if (const std::string_view begin = trimmed(all, " \t\r\n");
         begin.starts_with('{') || begin.starts_with('[')) {
-      Result<std::vector<server::ApiKeySettings>> found = server::parse_api_keys(text);
+      Result<std::vector<server::ApiKeySettings>> found = server::parse_api_keys(all);
       if (!found.ok()) return Error(found.error()).with_context(path);
       keys.insert(keys.end(), found->begin(), found->end());
-      text.clear();
-    }
-    std::istringstream lines(std::move(text));
-    std::string line;
-    while (std::getline(lines, line)) {
-      const std::string_view key = trimmed(line, " \t\r");
-      if (!key.empty() && key.front() != '#') keys.emplace_back(std::string(key));
+    } else {
+      KOHO_TRY(add_key_lines(all, path, keys));
     }
     if (keys.size() == before)
       return make_error(ErrorCode::invalid_argument,

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <memory>
 #include <sstream>
+#include <tuple>
 #include <unistd.h>
 #include <vector>
 
@@ -40,6 +41,29 @@ TEST(ServeCommand, SaysWhatIsWrongWithItsFlags) {
   EXPECT_EQ(run({kTiny, "--no-enable-log-requests", "--print-config"}, "log-requests: false"), 0);
   EXPECT_EQ(run({kTiny, "--no-port", "--print-config"}, "unknown flag --no-port"), 2);
   EXPECT_EQ(run({kTiny, "--print-config"}, "tensor-parallel-size: auto"), 0);
+}
+
+TEST(ServeCommand, AFileThatIsNoListOfKeysGivesNone) {
+  using namespace std::string_literals;
+  const std::string path = ::testing::TempDir() + "koho_key_file_" + std::to_string(getpid());
+  const std::string json = "{\n\"keys\": [\n{\"key\": \"secret\"}\n]\n}\n";
+  for (const auto& [text, code, told] : {
+           std::tuple{"# mine\nsecret\n\n"s, 0, "are valid"s},
+           {json, 0, "are valid"},
+           {"\xef\xbb\xbf" + json, 0, "are valid"},
+           {"\xef\xbb\xbfsecret\n", 0, "are valid"},
+           {"# mine\n" + json, 2, ", line 2: a key has"},
+           {"secret\n}\n", 2, ", line 2: a key has"},
+           {"\xff\xfes\0e\0c\0"s, 2, ", line 1: a key has"},
+           {"two words\n", 2, ", line 1: a key has"},
+           {std::string(1025, 'k'), 2, ", line 1: a key has"},
+       }) {
+    std::ofstream(path) << text;
+    Process process(std::vector<std::string>{kTiny, "--api-key-file", path, "--check"});
+    EXPECT_EQ(process.wait(), code) << text;
+    EXPECT_NE(process.output().find(told), std::string::npos) << process.output();
+  }
+  unlink(path.c_str());
 }
 
 TEST(ServeCommand, TakesListsAsVllmHasThemAndOneModel) {
