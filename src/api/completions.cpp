@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include <fmt/core.h>
@@ -11,6 +13,8 @@
 #include "api/openai_responder.h"
 #include "api/shared_fields.h"
 #include "base/json_writer.h"
+#include "tokenizer/detokenizer.h"
+#include "tokenizer/utf8.h"
 
 namespace koho::api {
 namespace {
@@ -62,12 +66,36 @@ constexpr RequestField kFields[] = {
      }},
 };
 
+std::size_t num_characters(std::string_view text) {
+  return static_cast<std::size_t>(std::ranges::count_if(text, begins_character));
+}
+
+/// Where tokens begin in their text: OpenAI's text_offset, in characters. A token that goes on with
+/// a character begins where that does; text that waits, as it may become a stop string, counts.
+class TokenOffsets {
+ public:
+  TokenOffsets(const Model& model, bool skip_special, std::size_t first = 0) : next_(first) {
+    if (model.tokenizer != nullptr) decoder_.emplace(*model.tokenizer, skip_special);
+  }
+  /// The offset of the next token, which is `token`.
+  std::size_t take(Token token) {
+    text_.clear();
+    if (decoder_) decoder_->push(token, text_);
+    return std::exchange(next_, next_ + num_characters(text_));
+  }
+
+ private:
+  std::optional<Detokenizer> decoder_;
+  std::size_t next_;
+  std::string text_;  // scratch
+};
+
 class CompletionResponder final : public OpenAiResponder {
  public:
   CompletionResponder(const GenerationRequest& request, const Model& model)
       : OpenAiResponder(request, model),
         choices_per_prompt_(static_cast<std::size_t>(request.base.choices)),
-        choices_(num_choices()) {
+        choices_(num_choices(), Choice(TokenOffsets(model, options().skip_special_tokens))) {
     if (options().token_ids || request.wants_prompt_logprobs())
       for (const Request& one : request.requests) prompt_ids_.push_back(one.prompt);
     if (request.wants_prompt_logprobs()) prompt_logprobs_ = request.prompt_logprobs;
@@ -93,7 +121,7 @@ class CompletionResponder final : public OpenAiResponder {
       return;
     }
     if (options().logprobs && piece.event->token >= 0)
-      choice.logprobs.add(*this, *piece.event, choice.text.size());
+      choice.logprobs.add(*this, *piece.event, choice.offsets.take(piece.event->token));
     choice.text += piece.text;
     note(piece, choice.outcome);
   }
@@ -147,8 +175,10 @@ class CompletionResponder final : public OpenAiResponder {
     }
   };
   struct Choice {
+    explicit Choice(TokenOffsets begin) : offsets(std::move(begin)) {}
+
     std::string text;
-    std::size_t text_bytes = 0;  // sent so far in a stream
+    TokenOffsets offsets;
     bool prompt_told = false;
     Logprobs logprobs;
     Outcome outcome;
@@ -161,7 +191,7 @@ class CompletionResponder final : public OpenAiResponder {
     Logprobs logprobs;
     if (options().logprobs) score(prompt, logprobs);
     Choice& choice = choices_[index];
-    choice.text_bytes = text.size();
+    choice.offsets = TokenOffsets(model(), options().skip_special_tokens, num_characters(text));
     if (!streams()) {
       choice.text = text;
       choice.logprobs = std::move(logprobs);
@@ -183,7 +213,7 @@ class CompletionResponder final : public OpenAiResponder {
 
   /// The log probabilities of the prompt's tokens; the first has none.
   void score(std::size_t prompt, Logprobs& logprobs) const {
-    std::size_t offset = 0;
+    TokenOffsets offsets(model(), false);
     const std::vector<Token>& ids = prompt_ids_[prompt];
     for (std::size_t i = 0; i < ids.size(); ++i) {
       OutputEvent event;
@@ -193,8 +223,7 @@ class CompletionResponder final : public OpenAiResponder {
         event.logprob = prompt_logprobs_[prompt][i - 1].logprob;
         event.top = prompt_logprobs_[prompt][i - 1].top;
       }
-      logprobs.add(*this, event, offset, i == 0);
-      if (model().tokenizer != nullptr) offset += model().tokenizer->token_bytes(ids[i]).size();
+      logprobs.add(*this, event, offsets.take(ids[i]), i == 0);
     }
   }
 
@@ -215,12 +244,11 @@ class CompletionResponder final : public OpenAiResponder {
     out += R"(,"logprobs":)";
     if (options().logprobs && piece.event->token >= 0) {
       Logprobs logprobs;
-      logprobs.add(*this, *piece.event, choice.text_bytes);
+      logprobs.add(*this, *piece.event, choice.offsets.take(piece.event->token));
       logprobs.append_to(out);
     } else {
       out += "null";
     }
-    choice.text_bytes += piece.text.size();
     append_finish_fields(piece, out);
     append_prompt_ids(static_cast<std::size_t>(piece.choice), out);
     close_chunk(out);

@@ -9,6 +9,7 @@
 #include "base/json_writer.h"
 #include "client.h"
 #include "tiny_server.h"
+#include "tokenizer/utf8.h"
 
 namespace koho::server {
 namespace {
@@ -195,6 +196,46 @@ TEST(Completions, GivesLogprobs) {
     unlikely = unlikely || top.items.size() == 2;
   }
   EXPECT_TRUE(unlikely);
+}
+
+/// The text behind so many characters.
+std::string_view behind(std::string_view text, std::size_t characters) {
+  std::size_t at = 0;
+  while (at < text.size() && (!begins_character(text[at]) || characters-- > 0)) ++at;
+  return text.substr(at);
+}
+
+TEST(Completions, OffsetsAreCharactersOfTheText) {
+  constexpr std::size_t kTokens = 24;
+  const std::string prompt =
+      quoted("Zo\u00eb, \U0001f600 and \u65e5\u672c. " + std::string(kStory));
+  const std::string asked = R"("echo":true,"max_tokens":24,"ignore_eos":true,"logprobs":0,)"
+                            R"("skip_special_tokens":false)";
+  const Json free = complete(prompt, asked).json();
+  const Json names = at(free, "choices.0.logprobs.tokens");
+  ASSERT_GT(names.items.size(), kTokens);
+  // Each of these holds back the text of one of the first tokens.
+  std::string stops;
+  for (std::size_t i = names.items.size() - kTokens; stops.empty() || i % 4 > 0; ++i)
+    stops += (stops.empty() ? "" : ",") + quoted(names.items[i].text + "\x01");
+  for (const std::string& more : {std::string(), R"(,"stop":[)" + stops + "]"}) {
+    const Json json = complete(prompt, asked + more).json();
+    const Json offsets = at(json, "choices.0.logprobs.text_offset");
+    ASSERT_EQ(offsets.items.size(), names.items.size()) << chat::dump_json(json);
+    for (std::size_t i = 0; i < names.items.size(); ++i) {
+      const std::string& name = names.items[i].text;
+      if (name.find("\ufffd") != std::string::npos) continue;  // it is a part of a character
+      const auto offset = static_cast<std::size_t>(*offsets.items[i].as_integer());
+      EXPECT_TRUE(behind(text_at(json, "choices.0.text"), offset).starts_with(name)) << i;
+    }
+    std::vector<Json> streamed;
+    for (const std::string& event : complete(prompt, asked + more + R"(,"stream":true)").events()) {
+      if (event == "[DONE]") break;
+      const Json found = at(*chat::parse_json(event), "choices.0.logprobs.text_offset");
+      streamed.insert(streamed.end(), found.items.begin(), found.items.end());
+    }
+    EXPECT_EQ(streamed, offsets.items);
+  }
 }
 
 TEST(Completions, ScoresThePromptAsEvaluationHarnessesAsk) {
