@@ -87,11 +87,11 @@ Result<ToolChoice> read_tool_choice(const Json& body) {
     KOHO_TRY(read_allowed_tools(*value, choice));
     return choice;
   }
-  return make_field_error(
-      ErrorCode::invalid_argument, "tool_choice",
-      "{}: must be \"auto\", \"none\", \"required\", "
-      "{{\"type\": \"function\", \"name\": …}} or {{\"type\": \"allowed_tools\", …}}, found {}",
-      chat::dump_json(*value).substr(0, 100));
+  return make_field_error(ErrorCode::invalid_argument, "tool_choice",
+                          "{}: must be \"auto\", \"none\", \"required\", "
+                          "{{\"type\": \"function\", \"name\": …}} or {{\"type\": "
+                          "\"allowed_tools\", …}}, found {:.100}",
+                          chat::dump_json(*value));
 }
 
 Status read_format(const Json& body, GenerationRequest& request) {

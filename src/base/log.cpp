@@ -63,8 +63,20 @@ Sink& sink() {
 
 }  // namespace
 
+/// JSON may have DEL and the C1 controls as they are, but they steer terminals.
 std::string quoted(std::string_view text) {
-  return json_string(text);
+  std::string out;
+  for (const char c : json_string(text)) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool is_c1 = byte >= 0x80 && byte < 0xA0 && out.ends_with('\xC2');
+    if (is_c1) out.pop_back();
+    if (is_c1 || byte == 0x7F) {
+      out += fmt::format("\\u{:04x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out;
 }
 
 void configure(Level lowest, Format format) {

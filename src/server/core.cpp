@@ -9,6 +9,7 @@
 
 #include "base/json_writer.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "grammar/grammar_compiler.h"
 #include "server/generation_job.h"
 #include "server/handlers.h"
@@ -141,9 +142,7 @@ void Core::note_unknown_fields(const std::vector<std::string>& names) {
         std::ranges::find(unknown_seen_, name) != unknown_seen_.end())
       continue;
     unknown_seen_.push_back(name);
-    std::string quoted;
-    append_json_string(quoted, std::string_view(name).substr(0, 100));
-    log::info("ignored the unknown request field {}", quoted);
+    log::info("ignored the unknown request field \"{}\"", printable(name, 100));
   }
 }
 

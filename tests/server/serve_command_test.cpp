@@ -19,6 +19,7 @@
 #include "serve_process.h"
 #include "tests/support/patience.h"
 #include "tests/support/temporary_directory.h"
+#include "tokenizer/utf8.h"
 
 namespace koho::server {
 namespace {
@@ -209,6 +210,17 @@ TEST(ServeCommand, LogsHowRequestsEnded) {
   ASSERT_TRUE(reply);
   process.wait();
   expect_broken("drained", R"("finish":"server_shutting_down")");
+}
+
+TEST(ServeCommand, LogsWhatClientsNameAsWholeCharactersWithoutControls) {
+  Process process(serving());
+  std::string body =
+      R"({"prompt":"a","max_tokens":1,"request_id":"odd","user":"u\u009b2J\u007f","u)";
+  while (body.size() < 250) body += "\u00e9";  // the log has the field's beginning
+  EXPECT_EQ(post(process.ready_port(), "/v1/completions", body + R"(":1})").status, 200);
+  EXPECT_NE(line_of(process, "odd").find(R"("user":"u\u009b2J\u007f")"), std::string::npos);
+  const std::string output = process.output();
+  EXPECT_EQ(utf8_valid_bytes(output), output.size());
 }
 
 TEST(ServeCommand, KeepsServingAtSighupAndSigusr1) {
