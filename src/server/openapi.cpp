@@ -56,10 +56,6 @@ std::string shown_path(const Route& route) {
   return path;
 }
 
-bool streams(const Route& route) {
-  return route.generation != nullptr || route.feed != nullptr;
-}
-
 std::string body_schema(const Route& route) {
   if (route.takes_form)
     return R"({"type":"object","required":["file","purpose"],"properties":{)"
@@ -75,6 +71,19 @@ std::string body_schema(const Route& route) {
     out += ':' + api::field_schema(field);
   }
   return out + "}}";
+}
+
+/// What an answer that is no error has, as a JSON object.
+std::string answer_content(const Route& route) {
+  const std::string_view path = route.path;
+  if (route.feed != nullptr) return R"({"text/event-stream":{}})";
+  if (path.ends_with("/content")) return R"({"application/octet-stream":{}})";
+  if (path == "/ui" || path == "/docs") return R"({"text/html":{}})";
+  if (path.ends_with(".css")) return R"({"text/css":{}})";
+  if (path == "/" || path == "/metrics") return R"({"text/plain":{}})";
+  return fmt::format(R"({{"application/json":{{"schema":{{"type":"{}"}}}}{}}})",
+                     path == "/slots" ? "array" : "object",
+                     route.generation != nullptr ? R"(,"text/event-stream":{})" : "");
 }
 
 /// One route's operation.
@@ -93,16 +102,9 @@ std::string operation(const Route& route) {
                        route.path.find('*') == std::string_view::npos,
                        route.takes_form ? "multipart/form-data" : "application/json",
                        body_schema(route));
-  out += R"(,"responses":{"200":{"description":"the answer","content":{)";
-  const bool page = route.path == "/" || route.path.starts_with("/ui") ||
-                    route.path.starts_with("/docs") || route.path == "/metrics";
-  const bool bytes = route.path.ends_with("/content");
-  out += route.feed != nullptr ? R"("text/event-stream":{})"
-         : bytes               ? R"("application/octet-stream":{})"
-         : page && route.open  ? R"("text/html":{})"
-                               : R"("application/json":{"schema":{"type":"object"}})";
-  if (streams(route) && route.feed == nullptr) out += R"(,"text/event-stream":{})";
-  out += R"(}},"default":{"description":"an error","content":{"application/json":{"schema":)"
+  out += fmt::format(R"(,"responses":{{"{}":{{"description":"the answer","content":{}}},)",
+                     route.path == "/" ? 302 : 200, answer_content(route));
+  out += R"("default":{"description":"an error","content":{"application/json":{"schema":)"
          R"({"$ref":"#/components/schemas/Error"}}}}}})";
   return out;
 }

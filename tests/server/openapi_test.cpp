@@ -45,6 +45,25 @@ TEST(OpenApi, HasEveryRoute) {
   EXPECT_EQ(get(shared_server().port(), "/openapi.json").body, openapi_json());
 }
 
+TEST(OpenApi, AnswersAreOfTheTypesThatItNames) {
+  const Json paths = *document().find("paths");
+  for (const Route& route : routes()) {
+    const bool has_id = route.path.find('*') != std::string_view::npos;
+    if (route.method != "GET" || route.feed != nullptr || has_id) continue;
+    const Reply reply = get(shared_server().port(), std::string(route.path));
+    const Json responses = at(*paths.find(route.path), "get.responses");
+    const Json* answer = responses.find(std::to_string(reply.status));
+    if (answer == nullptr) answer = responses.find("default");
+    const std::string type = reply.fields.at("content-type");
+    const Json types = at(*answer, "content");
+    const Json* content = types.find(type.substr(0, type.find(';')));
+    ASSERT_NE(content, nullptr) << route.path << ' ' << type;
+    if (reply.status != 200 || type != "application/json") continue;
+    EXPECT_EQ(text_at(*content, "schema.type"), reply.json().is_array() ? "array" : "object")
+        << route.path;
+  }
+}
+
 /// A body that the endpoint would answer, less its end, with one field of that value.
 std::string body_with(std::string_view path, const std::string& name, const std::string& value) {
   std::string body =
