@@ -104,6 +104,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   void begin_prompt_logprobs();
   void compute_prompt_logprobs();
   void submit();
+  void refuse(const Error& error);
   /// The engine's stream of a request, and the places that it takes there.
   struct Submitted {
     std::shared_ptr<OutputStream> stream{};  // null: ended

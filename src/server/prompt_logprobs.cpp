@@ -98,7 +98,7 @@ void GenerationJob::compute_prompt_logprobs() {
     if (!submitted.ok()) {
       // The queue is full: wait until some of the active chunks have ended.
       if (submitted.error().code == ErrorCode::resource_exhausted && !active_chunks_.empty()) break;
-      refused_ = api::to_api_error(submitted.error());
+      refuse(submitted.error());
       break;
     }
     chunk.submitted = std::move(*submitted);

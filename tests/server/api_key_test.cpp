@@ -310,6 +310,21 @@ TEST(ApiKeyLimits, AnswersTellWhatIsLeft) {
   EXPECT_EQ(page.find("sk-"), std::string::npos) << "the page shows a key";
 }
 
+TEST(ApiKeyLimits, PromptsThatAFullEngineRefusesAreGivenBack) {
+  TinyServer server([](ServerSettings& settings) { settings.api_keys = {"sk-full"}; });
+  Core& core = server.server().core();
+  const std::shared_ptr<ApiKey> key = core.api_keys()->find("sk-full");
+  core.engine_requests()->change(key->client(), 1'000'000);
+  for (const char* more : {"", R"(,"echo":true,"logprobs":1)"}) {
+    const Reply refused =
+        post(server.port(), "/v1/completions",
+             std::string(R"({"prompt":[5,6,7,8],"max_tokens":1)") + more + "}", bearer("sk-full"));
+    EXPECT_EQ(refused.status, 429) << refused.body;
+    EXPECT_EQ(key->usage().prompt_tokens, 0U) << more;
+  }
+  core.engine_requests()->give_back(key->client(), 1'000'000);
+}
+
 TEST(ApiKeyLimits, RequestsAtOnceAreOfTheKeyAlone) {
   ApiKeySettings one("sk-one");
   one.requests_at_once = 1;
