@@ -31,9 +31,9 @@ Refusal read_text(const FieldValue& value, std::string& target, std::size_t byte
 
 std::optional<std::int64_t> whole_number(const Json& json) {
   if (json.is_integer()) return json.as_integer();
-  constexpr double kExactMax = 9007199254740992.0;  // 2^53
+  constexpr double kEnd = 9223372036854775808.0;  // 2^63
   const std::optional<double> number = json.as_number();
-  if (!number || std::trunc(*number) != *number || std::abs(*number) > kExactMax)
+  if (!number || std::trunc(*number) != *number || *number < -kEnd || *number >= kEnd)
     return std::nullopt;
   return static_cast<std::int64_t>(*number);
 }

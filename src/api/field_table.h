@@ -45,8 +45,8 @@ ApiError must_be(const FieldValue& value, std::string_view what);
 
 Refusal read_boolean(const FieldValue& value, bool& target);
 Refusal read_text(const FieldValue& value, std::string& target, std::size_t bytes_max);
-/// The value of a number without a fraction, including 1.0 and 1E0; nothing outside 64 bits or
-/// where a double is not exact.
+/// The value of a number without a fraction, including 1.0 and 1E0; nothing outside 64 bits.
+/// With a point or an exponent it is what a double has of it.
 std::optional<std::int64_t> whole_number(const chat::Json& json);
 /// Within [low, high].
 Refusal read_integer(const FieldValue& value,

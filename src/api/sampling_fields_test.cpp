@@ -4,6 +4,9 @@
 #include "api/sampling_fields.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -99,6 +102,23 @@ TEST(SamplingFields, EveryApiChecksTheRangeThatTheTableSays) {
       EXPECT_FALSE(refused(range.high)) << api.path << ' ' << name;
       EXPECT_TRUE(refused(range.high + 1)) << api.path << ' ' << name;
     }
+}
+
+TEST(SamplingFields, IntegersMayHaveAPointOrAnExponent) {
+  const Api& api = kApis[1];
+  const auto seed = [&](std::string_view text) {
+    const Reading reading = read_with(api, "seed", text);
+    return reading.refused ? std::nullopt : reading.request.base.sampling.seed;
+  };
+  EXPECT_EQ(seed("7.0"), 7);
+  EXPECT_EQ(seed("-0.0"), 0);
+  EXPECT_EQ(seed("0e99"), 0);
+  EXPECT_EQ(seed("1e18"), 1'000'000'000'000'000'000);
+  EXPECT_EQ(seed("-12.5e17"), -1'250'000'000'000'000'000);
+  EXPECT_EQ(seed("-9223372036854775808.0"), std::numeric_limits<std::int64_t>::min());
+  for (const char* text : {"1e19", "1e-4", "7.5", "9223372036854775808.0"})
+    EXPECT_EQ(seed(text), std::nullopt) << text;
+  EXPECT_FALSE(read_with(api, "max_tokens", "-1.0").refused);
 }
 
 TEST(SamplingFields, StopsAreLimitedAsTheTableSays) {

@@ -115,7 +115,7 @@ Refusal read_length(const FieldValue& value,
                     std::int32_t low,
                     std::optional<std::int64_t>& target) {
   std::int32_t length = 0;
-  if (value.json.is_integer() && value.json.text == "-1") {
+  if (whole_number(value.json) == -1) {
     target.reset();  // as many as fit
     return {};
   }
