@@ -182,8 +182,8 @@ class Rewriter {
     for (; hyphens < 2 && rest_.starts_with('-') && !rest_.starts_with("-]"); ++hyphens)
       take_hyphen();
     const std::string_view after = rest_.substr(character_bytes(rest_));
-    if (set && hyphens == 1 && rest_[0] != ']' && !is_set(rest_) && after.size() > 1 &&
-        after[0] == '-' && after[1] != ']')
+    if (set && hyphens == 1 && after.size() > 1 && after[0] == '-' && after[1] != ']' &&
+        rest_[0] != ']' && !is_set(rest_))
       return refused(kInvalidGrammar,
                      fmt::format("\"-{}-\" behind a set means different things in different "
                                  "dialects: write the hyphen first, as in [-\\da-z]",

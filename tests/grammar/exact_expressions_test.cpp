@@ -72,6 +72,20 @@ std::vector<Case> expressions() {
 
 INSTANTIATE_TEST_SUITE_P(Dialects, ExactExpression, ::testing::ValuesIn(expressions()), name_of);
 
+TEST(ExactExpressions, AnExpressionMayEndAnywhere) {
+  std::vector<std::string> sources = {R"([^\s-+-9]x)", R"((?i)[a-z\d-]x{2,3}?)"};
+  for (const Case& one : expressions()) sources.push_back(one.source);
+  for (const std::string& source : sources)
+    for (std::size_t size = 1; size < source.size(); ++size) {
+      const std::string cut = source.substr(0, size);
+      SCOPED_TRACE(cut);
+      const auto compiled = compiler().compile(Constraint::regex(cut));
+      if (!compiled.ok()) {
+        EXPECT_FALSE(compiled.error().message.empty());
+      }
+    }
+}
+
 TEST(ExactExpressions, WhatDialectsReadDifferentlyIsRefused) {
   struct Refused {
     const char* expression;
