@@ -108,8 +108,9 @@ def collective_steps(step, ranks, failures):
     # NCCL 2.30 lets ranks share a GPU, if it is told so; LD_LIBRARY_PATH names it.
     if not ranks.shared or os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE"):
         nccl = {**ranks.env, "KOHO_TEST_COLLECTIVES": "nccl"}
-        yield step("ranks: communicators over NCCL", [cuda / "communicator_test", f"--gtest_filter={mine}:-*RoundAfterRound*"], PIECE,
-                   failures, nccl, usual=45)
+        if not ranks.shared or ranks.count == 2:  # four threads on one GPU wait for each other for ever (docs/decisions/0012)
+            yield step("ranks: communicators over NCCL", [cuda / "communicator_test", f"--gtest_filter={mine}:-*RoundAfterRound*"], PIECE,
+                       failures, nccl, usual=45)
         yield step("ranks: communicators of processes over NCCL", [cuda / "communicator_process_test", f"--gtest_filter={mine}"], PIECE,
                    failures, nccl, usual=45)
     if not ranks.shared:
