@@ -422,6 +422,7 @@ Refusal encode(GenerationRequest& request, const Model& model, std::string_view 
     if (request.truncate_to && one.prompt.size() > static_cast<std::size_t>(*request.truncate_to)) {
       one.prompt.erase(one.prompt.begin(), one.prompt.end() - *request.truncate_to);
       total = one.prompt.size();
+      prompt = {.is_text = false, .text = {}, .ids = one.prompt};  // what an echo shows
     }
     tokens += static_cast<std::int64_t>(total);
     if (&prompt == &request.prompts.back()) request.prompt_tokens = tokens;

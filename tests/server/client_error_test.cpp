@@ -169,8 +169,8 @@ std::vector<Case> cases() {
            R"(],"bad_words":["x)" + repeated(R"(","zyxzyxzyxzyxzyxzyxzyxzyxzyxzyx)", 255) + "\"]}",
        400, "bad_words", "for each of 1024 prompts"},
       {"prompts_that_choices_repeat", "/v1/completions",
-       R"({"model":"tiny","max_tokens":1,"n":80,"echo":true,"truncate_prompt_tokens":1,"prompt":")" +
-           repeated("a b ", 250'000) + "\"}",
+       R"({"model":"tiny","max_tokens":1,"n":80,"echo":true,"prompt":["a)" +
+           repeated("\",\"" + repeated("a b ", 250), 1023) + "\"]}",
        400, "echo", "80 choices would repeat"},
       {"minimum_beyond_64_bits", kChat, schema_with(R"({"type":"integer","minimum":1e30})"), 400,
        "response_format", "minimum"},

@@ -179,6 +179,27 @@ TEST(Completions, EchoesThePrompt) {
   EXPECT_EQ(text_at(none, "usage.completion_tokens"), "0");
 }
 
+TEST(Completions, EchoesWhatTruncationLeavesOfThePrompt) {
+  const Json ids = at(complete(quoted(kStory), R"("max_tokens":0,"return_token_ids":true)").json(),
+                      "choices.0.prompt_token_ids");
+  for (const std::string& prompt : {quoted(kStory), chat::dump_json(ids)}) {
+    const Json json = complete(prompt, R"("echo":true,"max_tokens":2,"logprobs":0,)"
+                                       R"("truncate_prompt_tokens":3)")
+                          .json();
+    const Json names = at(json, "choices.0.logprobs.tokens");
+    ASSERT_EQ(names.items.size(), 5U) << chat::dump_json(json);
+    std::string text;
+    for (std::size_t i = 0; i < names.items.size(); ++i) {
+      EXPECT_EQ(text_at(json, "choices.0.logprobs.text_offset." + std::to_string(i)),
+                std::to_string(text.size()));
+      text += names.items[i].text;
+    }
+    EXPECT_EQ(text_at(json, "choices.0.text"), text);
+    EXPECT_TRUE(std::string(kStory).ends_with(names.items[0].text + names.items[1].text +
+                                              names.items[2].text));
+  }
+}
+
 TEST(Completions, GivesLogprobs) {
   const Json json = complete(quoted(kStory), R"("max_tokens":6,"logprobs":2)").json();
   ASSERT_EQ(at(json, "choices.0.logprobs.tokens").items.size(), 6U);
