@@ -290,7 +290,8 @@ void GenerationJob::take_events(std::string& out, std::size_t bytes_max) {
         return;
       }
       const std::shared_ptr<OutputStream> ended = std::exchange(streams_[i], {}).stream;
-      const Summary& summary = ended->summary();
+      Summary summary = ended->summary();
+      if (!cached_tokens_.empty()) summary.usage.cached_tokens = cached_tokens_[i];
       if (use_ != nullptr) count_unread(*use_, summary, tokens_read_[i], core_.clock().now_us());
       if (summary.ending != Ending::completed) {
         const Error error = summary.ending == Ending::failed

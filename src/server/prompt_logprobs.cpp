@@ -20,6 +20,7 @@ void GenerationJob::begin_prompt_logprobs() {
   const std::int32_t vocabulary = model.tokenizer == nullptr
                                       ? model.limits.vocabulary
                                       : static_cast<std::int32_t>(model.tokenizer->vocab_size());
+  cached_tokens_.resize(request_.requests.size());
   std::size_t tokens = 0;
   for (std::size_t i = 0; i < request_.requests.size(); ++i) {
     const std::vector<Token>& prompt = request_.requests[i].prompt;
@@ -61,6 +62,8 @@ void GenerationJob::read_prompt_logprobs(ScoreChunk& chunk) {
     }
     const Summary& summary = chunk.submitted.stream->summary();
     if (summary.ending == Ending::failed) refused_ = api::to_api_error(summary.error);
+    if (chunk.end == request_.requests[chunk.prompt].prompt.size())  // the first to run
+      cached_tokens_[chunk.prompt] = summary.usage.cached_tokens;
     chunk.submitted = {};
     return;
   }

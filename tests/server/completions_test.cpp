@@ -311,6 +311,9 @@ TEST(Completions, ScoresLongPromptsOnceAndExactly) {
   const Json json = complete(list(ids.size()), R"("max_tokens":0,"logprobs":2,"echo":true)").json();
   ASSERT_TRUE(shared_server().becomes_idle());
   EXPECT_LE(computed() - before, 2 * ids.size() + 80);
+  // What it computed itself it did not find in the cache.
+  const std::string cached = "usage.prompt_tokens_details.cached_tokens";
+  EXPECT_EQ(text_at(json, cached), "0");
   const Json scores = at(json, "choices.0.logprobs.token_logprobs");
   ASSERT_EQ(scores.items.size(), ids.size()) << chat::dump_json(json);
   // At the chunk boundaries: the same bits as the first token of an answer forced to it.
@@ -331,6 +334,7 @@ TEST(Completions, ScoresLongPromptsOnceAndExactly) {
   const Json several = complete("[" + list(1) + "," + list(100) + "," + list(66) + "]",
                                 R"("max_tokens":0,"logprobs":2,"echo":true)")
                            .json();
+  EXPECT_EQ(text_at(several, cached), "128");
   for (const auto& [choice, count] :
        {std::pair{"0", 1U}, std::pair{"1", 100U}, std::pair{"2", 66U}}) {
     const Json part = at(several, std::string("choices.") + choice + ".logprobs.token_logprobs");
