@@ -35,6 +35,9 @@ constexpr BodyField kOthers[] = {
     {"tokens", "array of token ids"},
     {"return_token_strs", "boolean: also return the tokens' texts"},
     {"n_predict", "integer: llama.cpp's name for max_tokens"},
+    {"n_probs", "integer in 0..20: llama.cpp's name for logprobs; 0 returns none"},
+    {"repeat_penalty", "number: llama.cpp's name for repetition_penalty"},
+    {"return_tokens", "boolean: llama.cpp's name for return_token_ids"},
     {"sampling_params", "object: SGLang's names of the sampling parameters"},
 };
 
@@ -138,6 +141,7 @@ std::vector<BodyField> body_fields(std::string_view path) {
   const bool of_text = path == "/v1/completions" || path == "/generate" || path == "/completion";
   const std::vector<RequestField>& tables = of_text ? text_first() : chat_first();
   const auto add = [&](std::string_view name) {
+    if (name == "echo" && path != "/v1/completions") return;  // read to be refused
     if (!reads(name) || std::ranges::find(fields, name, &BodyField::name) != fields.end()) return;
     fields.push_back({name, words_for(name, tables)});
   };

@@ -12,6 +12,7 @@
 
 #include "api/completions.h"
 #include "api/field_table.h"
+#include "api/json_text.h"
 #include "base/json_writer.h"
 
 namespace koho::api {
@@ -23,6 +24,7 @@ constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"n_predict", "max_tokens"},
     {"repeat_penalty", "repetition_penalty"},
     {"n_probs", "logprobs"},
+    {"return_tokens", "return_token_ids"},
 };
 
 std::string_view name_of(std::string_view given) {
@@ -35,14 +37,18 @@ std::string_view name_of(std::string_view given) {
 class LlamaResponder final : public Responder {
  public:
   LlamaResponder(const GenerationRequest& request, const Model& model)
-      : model_(model), streams_(request.stream) {}
+      : model_(model), streams_(request.stream), options_(request.output) {}
 
   void begin(const AnswerStart& started, std::string& /*out*/) override {
     prompt_tokens_ = started.prompt_tokens;
   }
 
   void piece(const Piece& piece, std::string& out) override {
-    if (piece.event->token >= 0) ++tokens_;
+    if (piece.event->token >= 0) {
+      ++tokens_;
+      if (options_.token_ids) ids_.push_back(piece.event->token);
+      if (options_.logprobs) append_probabilities(*piece.event);
+    }
     if (piece.finish != Finish::none) {
       stop_type_ = piece.finish == Finish::length ? "limit"
                    : !piece.stop_string.empty()   ? "word"
@@ -53,9 +59,10 @@ class LlamaResponder final : public Responder {
       content_ += piece.text;
       return;
     }
-    if (piece.text.empty()) return;
+    if (piece.text.empty() && ids_.empty() && probabilities_.empty()) return;
     out += R"(data: {"index":0,"content":)";
     append_json_string(out, piece.text);
+    append_tokens(out);
     fmt::format_to(std::back_inserter(out),
                    R"(,"stop":false,"id_slot":0,"tokens_predicted":{},"tokens_evaluated":{}}})"
                    "\n\n",
@@ -65,6 +72,7 @@ class LlamaResponder final : public Responder {
   void end(const AnswerTotals& ended, std::string& out) override {
     out += streams_ ? R"(data: {"index":0,"content":)" : R"({"index":0,"content":)";
     append_json_string(out, content_);
+    append_tokens(out);
     out += R"(,"stop":true,"id_slot":0,"truncated":false,"model":)";
     append_json_string(out, model_.names.front());
     out += R"(,"stopping_word":)";
@@ -103,8 +111,42 @@ class LlamaResponder final : public Responder {
   }
 
  private:
+  /// {"id", "token", "logprob", "bytes", "top_logprobs": [the same, …]}
+  void append_probabilities(const OutputEvent& event) {
+    const auto append = [this](const TokenLogprob& one) {
+      probabilities_ += R"({"id":)";
+      append_json_integer(probabilities_, one.token);
+      probabilities_ += ',';
+      std::string rest;
+      append_chat_logprob(rest, model_, options_, one);
+      probabilities_.append(rest, 1);
+    };
+    if (!probabilities_.empty()) probabilities_ += ',';
+    append({event.token, event.logprob});
+    probabilities_ += R"(,"top_logprobs":[)";
+    for (std::size_t i = 0; i < event.top.size(); ++i) {
+      if (i > 0) probabilities_ += ',';
+      append(event.top[i]);
+      probabilities_ += '}';
+    }
+    probabilities_ += "]}";
+  }
+
+  /// The tokens since the last call, as far as the client wants them.
+  void append_tokens(std::string& out) {
+    if (options_.token_ids) {
+      out += R"(,"tokens":)";
+      append_ids(out, std::exchange(ids_, {}));
+    }
+    if (options_.logprobs)
+      out += R"(,"completion_probabilities":[)" + std::exchange(probabilities_, {}) + ']';
+  }
+
   const Model& model_;
   bool streams_;
+  OutputOptions options_;
+  std::vector<Token> ids_;
+  std::string probabilities_;  // entries, as JSON
   std::int64_t prompt_tokens_ = 0;
   std::int64_t tokens_ = 0;
   std::string content_;
@@ -124,6 +166,8 @@ Refusal read_llama_completion(const Json& body, const Model& model, GenerationRe
   for (std::size_t i = 0; i < body.keys.size(); ++i) {
     const std::string& key = body.keys[i];
     const bool schema = key == "json_schema";
+    if (key == "n_probs" && body.items[i].as_integer() == 0)
+      continue;  // none, not the token's own only
     if (schema || key == "grammar") {
       const bool none = body.items[i].is_null() || body.items[i] == Json::string("");
       if (!none) constraint.set(schema ? "json" : "grammar", body.items[i]);
@@ -143,6 +187,8 @@ Refusal read_llama_completion(const Json& body, const Model& model, GenerationRe
   if (refused)
     for (const auto& [theirs, ours] : kNames)
       if (refused->param == ours && body.find(theirs) != nullptr) refused->param = theirs;
+  if (!refused && request.output.echo)
+    return wrong_field("echo", "echo is a field of /v1/completions", "unsupported_parameter");
   if (!refused && (request.prompts.size() > 1 || request.base.choices > 1))
     return wrong_field("prompt", "/completion takes one prompt and gives one answer");
   return refused;

@@ -286,6 +286,49 @@ TEST(Operations, AMissingModelIsTheServedOneAndMinusOneIsAsManyAsFit) {
   EXPECT_EQ(tokens(R"(,"max_tokens":null)"), tokens(R"(,"max_tokens":-1)"));
 }
 
+/// What a client reads of them is what it would read of /v1/completions.
+TEST(Operations, TellsLlamaCppsClientsTokensAndProbabilities) {
+  using chat::Json;
+  const std::uint16_t port = shared_server().port();
+  const std::string asked = R"({"prompt":"Once upon a time","temperature":0,"stop":["qx"],)";
+  const Json reference = post(port, "/v1/completions",
+                              asked + R"("max_tokens":5,"logprobs":2,"return_token_ids":true})")
+                             .json();
+  for (const char* more : {"", R"("stream":true,)"}) {
+    std::vector<Json> tokens;
+    std::vector<Json> probabilities;
+    const Reply reply = post(port, "/completion",
+                             asked + more + R"("n_predict":5,"n_probs":2,"return_tokens":true})");
+    for (const std::string& event : *more == 0 ? std::vector{reply.body} : reply.events()) {
+      const Json json = *chat::parse_json(event);
+      const Json ids = at(json, "tokens");
+      const Json told = at(json, "completion_probabilities");
+      tokens.insert(tokens.end(), ids.items.begin(), ids.items.end());
+      probabilities.insert(probabilities.end(), told.items.begin(), told.items.end());
+    }
+    EXPECT_EQ(tokens, at(reference, "choices.0.token_ids").items) << reply.body;
+    ASSERT_EQ(probabilities.size(), 5U) << reply.body;
+    for (std::size_t i = 0; i < 5; ++i) {
+      const Json& one = probabilities[i];
+      const std::string place = "." + std::to_string(i);
+      EXPECT_EQ(text_at(one, "id"), tokens[i].text);
+      EXPECT_EQ(text_at(one, "token"), text_at(reference, "choices.0.logprobs.tokens" + place));
+      EXPECT_EQ(text_at(one, "logprob"),
+                text_at(reference, "choices.0.logprobs.token_logprobs" + place));
+      const Json top = at(one, "top_logprobs");
+      const Json expected = at(reference, "choices.0.logprobs.top_logprobs" + place);
+      ASSERT_EQ(top.items.size(), expected.items.size());
+      for (std::size_t k = 0; k < top.items.size(); ++k)
+        EXPECT_EQ(text_at(top.items[k], "logprob"),
+                  text_at(expected, text_at(top.items[k], "token")));
+    }
+  }
+  for (const char* path : {"/completion", "/generate"})
+    EXPECT_EQ(text_at(post(port, path, R"({"prompt":"a","max_tokens":1,"echo":true})").json(),
+                      "error.param"),
+              "echo");
+}
+
 TEST(Operations, AnswersLlamaCppsClients) {
   const std::uint16_t port = shared_server().port();
   const Reply whole =
@@ -305,6 +348,8 @@ TEST(Operations, AnswersLlamaCppsClients) {
     joined += text_at(*chat::parse_json(event), "content");
   EXPECT_EQ(joined, content);
   EXPECT_NE(stream.events().back().find(R"("stop":true)"), std::string::npos);
+  EXPECT_EQ(whole.json().find("tokens"), nullptr);
+  EXPECT_EQ(whole.json().find("completion_probabilities"), nullptr);
   const Reply number = post(
       port, "/completion",
       R"({"prompt":"A number: ","n_predict":9,"temperature":0,"json_schema":{"type":"integer"}})");
