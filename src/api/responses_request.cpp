@@ -137,14 +137,23 @@ Result<std::optional<bool>> read_reasoning(const Json& body) {
   return std::optional<bool>{*effort != "none"};
 }
 
+Error no_logprobs(std::string_view field) {
+  return make_field_error(ErrorCode::unsupported, field,
+                          "{}: not supported by /v1/responses: use /v1/chat/completions");
+}
+
 /// Whether reasoning items carry encrypted_content, which a client can send back as it is.
 Result<bool> wants_sealed_reasoning(const Json& body) {
   const Json* include = body.given("include");
   if (include == nullptr) return false;
   if (!include->is_array()) return wrong_kind("include", "an array of strings", include);
   bool encoded = false;
-  for (const Json& item : include->items)
+  for (std::size_t i = 0; i < include->items.size(); ++i) {
+    const Json& item = include->items[i];
+    if (item == Json::string("message.output_text.logprobs"))
+      return no_logprobs(fmt::format("include[{}]", i));
     encoded = encoded || item == Json::string("reasoning.encrypted_content");
+  }
   return encoded;
 }
 
@@ -192,9 +201,7 @@ Status read_body(const Json& body, GenerationRequest& request) {
       read_sampling_numbers(body, kResponsesApi, {"temperature", "top_p"}, request.base.sampling));
   KOHO_TRY_ASSIGN(const std::optional<std::int64_t> top_logprobs,
                   optional_integer(body, "top_logprobs", 0, kTopLogprobsMax));
-  if (top_logprobs && *top_logprobs > 0)
-    return make_field_error(ErrorCode::unsupported, "top_logprobs",
-                            "{}: not supported by /v1/responses: use /v1/chat/completions");
+  if (top_logprobs && *top_logprobs > 0) return no_logprobs("top_logprobs");
   KOHO_TRY_ASSIGN(request.stream, boolean_or(body, "stream", {}, false));
   if (const Json* user = body.given("user"); user != nullptr && user->is_string())
     request.user = user->text;

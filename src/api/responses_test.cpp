@@ -142,6 +142,8 @@ TEST(Responses, NamesWhatItRefuses) {
             "previous_response_id: not supported: this server stores no responses; send the items "
             "of the conversation as input");
   EXPECT_EQ(refusal(R"("background": true)"), "background: not supported: use \"stream\": true");
+  EXPECT_EQ(refusal(R"("include": ["message.output_text.logprobs"])"),
+            "include[0]: not supported by /v1/responses: use /v1/chat/completions");
   EXPECT_EQ(refusal(R"("input": [{"type": "item_reference", "id": "m"}])"),
             "input[0].type: \"item_reference\" is not supported: this server stores no responses; "
             "send the items themselves");
