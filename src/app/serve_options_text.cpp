@@ -33,9 +33,8 @@ std::string serve_help() {
   out +=
       "\nOther engines' flags: koho help flags.\n"
       "Exit codes: 0 stopped by SIGTERM or SIGINT; those of all commands: 2 wrong usage, 3 nothing "
-      "there, 4 a broken\nfile, 5 unsupported, 6 too little memory, 10 the operating system, 11 "
-      "the "
-      "device, also while serving.\n"
+      "there, 4 a broken\nfile, 5 unsupported, 6 too little memory, 7 another process uses the "
+      "directory, 10 the operating system,\n11 the device, also while serving.\n"
       "\nExamples:\n"
       "  koho serve models/tiny --port 8000\n"
       "  curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
