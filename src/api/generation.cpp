@@ -166,7 +166,7 @@ Refusal check_copies(const GenerationRequest& request) {
 }
 
 /// Every choice repeats its prompt where the client asks for it.
-Refusal check_repeats(const GenerationRequest& request) {
+Refusal check_repeats(const GenerationRequest& request, const Model& model) {
   constexpr std::size_t kRepeatedBytesMax = std::size_t{64} << 20U;
   constexpr std::size_t kIdBytes = 8;        // an id as text
   constexpr std::size_t kLogprobBytes = 32;  // a token and its log probability
@@ -177,7 +177,13 @@ Refusal check_repeats(const GenerationRequest& request) {
   for (std::size_t i = 0; i < request.requests.size(); ++i) {
     const std::size_t ids = request.requests[i].prompt.size();
     if (output.token_ids) bytes += kIdBytes * ids;
-    if (output.echo) bytes += std::max(request.prompts[i].text.size(), kIdBytes * ids);
+    if (output.echo) {
+      std::size_t text = request.prompts[i].text.size();
+      if (model.tokenizer != nullptr)
+        for (const Token id : request.prompts[i].ids)
+          text += model.tokenizer->token_bytes(id).size();
+      bytes += std::max(text, kIdBytes * ids);
+    }
     if (request.wants_prompt_logprobs())
       bytes += kLogprobBytes * ids * static_cast<std::size_t>(*output.logprobs + 1);
   }
@@ -433,7 +439,7 @@ Refusal encode(GenerationRequest& request, const Model& model, std::string_view 
       return refused;
     request.requests.push_back(std::move(one));
   }
-  return check_repeats(request);
+  return check_repeats(request, model);
 }
 
 }  // namespace koho::api

@@ -172,6 +172,11 @@ std::vector<Case> cases() {
        R"({"model":"tiny","max_tokens":1,"n":80,"echo":true,"prompt":["a)" +
            repeated("\",\"" + repeated("a b ", 250), 1023) + "\"]}",
        400, "echo", "80 choices would repeat"},
+      // 26 bytes a token.
+      {"ids_that_choices_repeat", "/v1/completions",
+       R"({"model":"tiny","max_tokens":1,"n":80,"echo":true,"prompt":[[4016)" +
+           repeated("],[4016" + repeated(",4016", 40), 1023) + "]]}",
+       400, "echo", "80 choices would repeat"},
       {"minimum_beyond_64_bits", kChat, schema_with(R"({"type":"integer","minimum":1e30})"), 400,
        "response_format", "minimum"},
       {"minimum_below_64_bits", kChat, schema_with(R"({"type":"integer","minimum":-1e30})"), 400,
