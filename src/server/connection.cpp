@@ -298,6 +298,7 @@ bool Connection::peer_left() {
 }
 
 void Connection::on_tick(std::int64_t now) {
+  if (closed_) return;
   if ((read_paused_ || peer_done_) && job_ && peer_left()) {
     lose(true);
     return;

@@ -11,6 +11,13 @@ namespace koho::server {
 
 namespace asio = boost::asio;
 
+namespace {
+
+/// After which a thread looks at its sockets again, for those who came meanwhile.
+constexpr std::int64_t kMomentUs = 200;
+
+}  // namespace
+
 IoThread::IoThread(Core& core) : core_(core) {}
 
 IoThread::~IoThread() {
@@ -35,6 +42,7 @@ void IoThread::stop() {
     }
     turns_.clear();
     waiting_.clear();
+    ticked_.clear();
     context_.stop();
   });
   thread_.join();
@@ -55,9 +63,8 @@ void IoThread::take_turn(std::uint64_t client, std::shared_ptr<Connection> conne
   if (!std::exchange(turns_posted_, true)) asio::post(context_, [this] { take_turns(); });
 }
 
-/// Serves for a moment; then the sockets are looked at again, for those who came meanwhile.
+/// Serves for a moment.
 void IoThread::take_turns() {
-  constexpr std::int64_t kMomentUs = 200;
   const std::int64_t end_us = core_.clock().now_us() + kMomentUs;
   while (!turns_.empty() && core_.clock().now_us() < end_us) {
     const std::uint64_t client = turns_.front();
@@ -103,10 +110,23 @@ void IoThread::take_ready() {
 }
 
 void IoThread::tick() {
+  tick_us_ = core_.clock().now_us();
+  ticked_.assign(connections_.begin(), connections_.end());
+  tick_some();
+}
+
+/// Goes on with the tick for a moment.
+void IoThread::tick_some() {
   if (stopping_) return;
-  const std::int64_t now = core_.clock().now_us();
-  std::vector<std::shared_ptr<Connection>> all(connections_.begin(), connections_.end());
-  for (const std::shared_ptr<Connection>& connection : all) connection->on_tick(now);
+  const std::int64_t end_us = core_.clock().now_us() + kMomentUs;
+  while (!ticked_.empty() && core_.clock().now_us() < end_us) {
+    ticked_.back()->on_tick(tick_us_);
+    ticked_.pop_back();
+  }
+  if (!ticked_.empty()) {
+    asio::post(context_, [this] { tick_some(); });
+    return;
+  }
   core_.take_sample();
   timer_.expires_after(std::chrono::milliseconds(core_.settings().time.tick_ms));
   timer_.async_wait([this](const boost::system::error_code& error) {

@@ -26,7 +26,8 @@ class Connection;
 struct Route;
 
 /// Calls on_tick() of all its connections at every tick, so that no connection needs a timer.
-/// Clients take turns for the thread, so that nobody waits behind all connections of another.
+/// Clients take turns for the thread, and a tick pauses for them, so that nobody waits behind all
+/// connections of another.
 class IoThread : public std::enable_shared_from_this<IoThread> {
  public:
   explicit IoThread(Core& core);
@@ -53,6 +54,7 @@ class IoThread : public std::enable_shared_from_this<IoThread> {
 
  private:
   void tick();
+  void tick_some();
   void take_ready();
   void take_turns();
 
@@ -70,6 +72,8 @@ class IoThread : public std::enable_shared_from_this<IoThread> {
   std::mutex mutex_;
   std::vector<std::shared_ptr<Connection>> ready_;
   std::vector<std::shared_ptr<Connection>> taken_;
+  std::vector<std::shared_ptr<Connection>> ticked_;  // whose on_tick() is still to be called …
+  std::int64_t tick_us_ = 0;                         // … with this time
   bool stopping_ = false;
   std::thread thread_;
 };

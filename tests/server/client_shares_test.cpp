@@ -4,6 +4,7 @@
 #include "server/client_shares.h"
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <memory>
 #include <string>
@@ -304,6 +305,51 @@ TEST(ClientShares, ManyConnectionsGiveWayToAnotherAddress) {
     gave_way =
         answered <= static_cast<std::uint64_t>((round - 1) * kConnections + kConnections / 2);
     for (const auto& one : many) ASSERT_EQ(one->read_reply(true)->status, 200);
+  }
+  EXPECT_TRUE(gave_way);
+}
+
+/// Moves a little at each look, and a look takes time: a tick that asks for it lasts longer than a
+/// thread of a busy machine waits.
+struct SlowClock final : Clock {
+  std::int64_t now_us() const override {
+    if (slow) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    return moved_us.fetch_add(50);
+  }
+  mutable std::atomic<std::int64_t> moved_us = 0;
+  std::atomic<bool> slow = false;
+};
+
+TEST(ClientShares, ATickOfManyConnectionsGivesWayToAnotherAddress) {
+  constexpr int kFeeds = 300;
+  constexpr std::int64_t kFeedMs = 60'000;
+  SlowClock clock;
+  TinyServer server(
+      [](ServerSettings& settings) {
+        settings.io_threads = 1;
+        settings.time.feed_ms = kFeedMs;
+      },
+      tiny_runtime(), clock);
+  Client other(server.port(), kOther);
+  std::vector<std::unique_ptr<Client>> feeds;
+  for (int i = 0; i < kFeeds; ++i) {
+    feeds.push_back(std::make_unique<Client>(server.port()));
+    ASSERT_TRUE(feeds.back()->send("GET /ui/events HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    ASSERT_TRUE(feeds.back()->read_until("data: "));
+  }
+  clock.slow = true;
+  const std::atomic<std::uint64_t>& sent = server.counters().bytes_sent;
+  // Again, as above. Each round the next event is due for all at once.
+  bool gave_way = false;
+  for (int round = 1; round <= 20 && !gave_way; ++round) {
+    ASSERT_EQ(other.get("/livez")->status, 200);  // which may be counted a little later
+    const std::uint64_t before = sent;
+    clock.moved_us += kFeedMs * 1000;
+    ASSERT_TRUE(comes_true([&] { return sent - before > 1000; }));
+    ASSERT_EQ(other.get("/livez")->status, 200);
+    const std::uint64_t meanwhile = sent - before;
+    for (const auto& feed : feeds) ASSERT_TRUE(feed->read_until("data: ", round + 1));
+    gave_way = meanwhile < (sent - before) / 2;
   }
   EXPECT_TRUE(gave_way);
 }
