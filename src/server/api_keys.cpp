@@ -173,9 +173,13 @@ api::Refusal ApiKey::begin(std::int64_t now_us) {
   return {};
 }
 
-api::Refusal ApiKey::take_tokens(std::int64_t prompt, std::int64_t answer, std::int64_t now_us) {
+api::Refusal ApiKey::take_tokens(std::int64_t prompt,
+                                 std::int64_t answer,
+                                 std::int64_t now_us,
+                                 bool* limited) {
   const std::lock_guard lock(mutex_);
   refill(now_us);
+  if (limited != nullptr) *limited = settings_.tokens_per_minute > 0;
   if (const std::int64_t limit = settings_.tokens_per_minute; limit > 0) {
     const std::int64_t tokens = prompt + answer;
     const auto wanted = static_cast<double>(std::min(tokens, limit));
@@ -194,9 +198,9 @@ api::Refusal ApiKey::take_tokens(std::int64_t prompt, std::int64_t answer, std::
   return {};
 }
 
-void ApiKey::give_back(std::int64_t tokens) {
+void ApiKey::give_back(std::int64_t tokens, std::int64_t limited) {
   const std::lock_guard lock(mutex_);
-  if (settings_.tokens_per_minute > 0) tokens_.left += static_cast<double>(tokens);
+  if (settings_.tokens_per_minute > 0) tokens_.left += static_cast<double>(limited);
   usage_.prompt_tokens -= static_cast<std::uint64_t>(tokens);
 }
 

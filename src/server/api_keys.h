@@ -51,10 +51,15 @@ class ApiKey {
   /// A request begins, or is refused (429, Retry-After) and need not end().
   api::Refusal begin(std::int64_t now_us);
   /// It needs the prompt's tokens and takes `answer` for those to come, or is refused (429); both
-  /// must end().
-  api::Refusal take_tokens(std::int64_t prompt, std::int64_t answer, std::int64_t now_us);
-  /// Of a prompt that was taken, so many tokens were not computed: the engine refused them.
-  void give_back(std::int64_t tokens);
+  /// must end(). `limited`: whether a limit has them; of a limit that comes later nothing is given
+  /// back.
+  api::Refusal take_tokens(std::int64_t prompt,
+                           std::int64_t answer,
+                           std::int64_t now_us,
+                           bool* limited = nullptr);
+  /// Of prompts that were taken, so many tokens are not computed, and `limited` ones were a
+  /// limit's.
+  void give_back(std::int64_t tokens, std::int64_t limited);
   /// A request was taken back for others' sake, to run again: it and `tokens` do not count against
   /// the limits.
   void forgive(std::int64_t tokens);

@@ -166,13 +166,14 @@ std::optional<ApiError> GenerationJob::read(std::string& body) {
 
 void GenerationJob::take_tokens() {
   if (use_ == nullptr) return;
+  std::int64_t prompt = 0;
   std::int64_t answer = 0;
   for (const Request& one : request_.requests) {
-    tokens_taken_ += static_cast<std::int64_t>(one.prompt.size());
+    prompt += static_cast<std::int64_t>(one.prompt.size());
     const std::int64_t most = one.max_tokens;
     answer += one.choices * (request_.tokens_max ? most : std::min(most, kAnswerTokens));
   }
-  refused_ = use_->take_tokens(tokens_taken_, answer, core_.clock().now_us());
+  refused_ = use_->take_tokens(prompt, answer, core_.clock().now_us());
   key_is_at_limit_ = refused_.has_value();
 }
 
@@ -203,23 +204,17 @@ void GenerationJob::submit() {
     bytes += one.prompt.size() * sizeof(Token);
     Result<Submitted> stream = submit_one(std::move(one));
     if (!stream.ok()) {
-      refuse(stream.error());
+      refused_ = api::to_api_error(stream.error());
       cancel_streams();
       break;
     }
-    tokens_taken_ -= prompt_tokens;
+    if (use_ != nullptr) use_->use_prompt(prompt_tokens);
     streams_.push_back(std::move(*stream));
   }
   streams_left_ = streams_.size();
   tokens_read_.resize(streams_.size());
   setup_.share.hold(bytes);
   request_.free_answered();
-}
-
-/// The engine takes no more of it: prompts that it did not take are given back to the key.
-void GenerationJob::refuse(const Error& error) {
-  refused_ = api::to_api_error(error);
-  if (setup_.key != nullptr) setup_.key->give_back(std::exchange(tokens_taken_, 0));
 }
 
 GenerationJob::State GenerationJob::poll(std::string& out, std::size_t bytes_max) {
@@ -356,6 +351,7 @@ void GenerationJob::begin(std::string& out) {
 
 void GenerationJob::finish(const ApiError& error, std::string& out) {
   stage_ = Stage::over;
+  if (use_ != nullptr) use_->give_back_prompts();
   ApiError shown = error;
   if (shown.code == "service_unavailable" && core_.phase() == Phase::draining) {
     shown.code = "server_shutting_down";

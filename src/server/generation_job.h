@@ -104,7 +104,6 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   void begin_prompt_logprobs();
   void compute_prompt_logprobs();
   void submit();
-  void refuse(const Error& error);
   /// The engine's stream of a request, and the places that it takes there.
   struct Submitted {
     std::shared_ptr<OutputStream> stream{};  // null: ended
@@ -176,9 +175,8 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   BodyShare held_answer_;
   Response response_;
   bool reported_ = false;
-  std::int64_t tokens_taken_ = 0;  // of prompts, from the key, and not submitted
-  std::shared_ptr<KeyUse> use_;    // of the key; null: none was needed
-  bool key_is_at_limit_ = false;   // why the request is refused
+  std::shared_ptr<KeyUse> use_;   // of the key; null: none was needed
+  bool key_is_at_limit_ = false;  // why the request is refused
 };
 
 }  // namespace koho::server

@@ -101,9 +101,10 @@ void GenerationJob::compute_prompt_logprobs() {
     if (!submitted.ok()) {
       // The queue is full: wait until some of the active chunks have ended.
       if (submitted.error().code == ErrorCode::resource_exhausted && !active_chunks_.empty()) break;
-      refuse(submitted.error());
+      refused_ = api::to_api_error(submitted.error());
       break;
     }
+    if (use_ != nullptr) use_->use_prompt();  // the last chunk computes all of it
     chunk.submitted = std::move(*submitted);
     active_chunks_.push_back(std::move(chunk));
     pending_chunks_.pop_front();

@@ -162,7 +162,7 @@ TEST(ApiKeyLimits, WhatTheEngineRefusedIsGivenBack) {
   settings.tokens_per_minute = 600;
   ApiKey key(settings);
   EXPECT_FALSE(key.take_tokens(400, 0, 0));
-  key.give_back(300);
+  key.give_back(300, 300);
   EXPECT_EQ(field(key, "x-ratelimit-remaining-tokens", 0), "500");
   EXPECT_EQ(key.usage().prompt_tokens, 100U);
 }
@@ -178,6 +178,29 @@ TEST(ApiKeyLimits, ChangedLimitsKeepWhatWasUsed) {
   EXPECT_EQ(field(*after.find("k"), "x-ratelimit-remaining-tokens", 0), "500");
   EXPECT_EQ(after.find("other"), nullptr);
   EXPECT_EQ(after.find("k")->usage().prompt_tokens, 500U);
+}
+
+TEST(ApiKeyLimits, ALimitThatComesGivesNothingBackOfWhatWasTakenBefore) {
+  ApiKeySettings settings("k");
+  const auto key = std::make_shared<ApiKey>(settings);
+  const auto left = [&] { return field(*key, "x-ratelimit-remaining-tokens", 0); };
+  auto use = std::make_shared<KeyUse>(key);
+  auto forgiven = std::make_shared<KeyUse>(key);
+  for (const auto& one : {use, forgiven})
+    EXPECT_FALSE(one->begin(0) || one->take_tokens(100, 900, 0));
+  use->use_prompt(60);
+  forgiven->use_prompt();
+  settings.tokens_per_minute = 1000;
+  key->change(settings);
+  EXPECT_FALSE(key->take_tokens(700, 0, 0));
+  use->add_generated(10, 0);
+  forgiven->add_generated(10, 0);
+  EXPECT_EQ(left(), "280");
+  forgiven->forgive();
+  forgiven.reset();
+  use.reset();
+  EXPECT_EQ(left(), "280");
+  EXPECT_EQ(key->usage().prompt_tokens, 860U);
 }
 
 TEST(ApiKeyLimits, AKeySaysPriorityClientAndSalt) {
@@ -213,6 +236,7 @@ TEST(ApiKeyLimits, WhatIsGeneratedUnreadIsOfTheSameMinute) {
   const auto left = [&] { return field(*key, "x-ratelimit-remaining-tokens", 0); };
   auto use = std::make_shared<KeyUse>(key);
   EXPECT_FALSE(use->begin(0) || use->take_tokens(100, 50, 0));
+  use->use_prompt();
   use->add_generated(20, 0);
   EXPECT_EQ(left(), "850");
   use->add_generated(40, 0);  // ten beyond
@@ -221,7 +245,9 @@ TEST(ApiKeyLimits, WhatIsGeneratedUnreadIsOfTheSameMinute) {
   EXPECT_EQ(left(), "840");
   use = std::make_shared<KeyUse>(key);
   EXPECT_FALSE(use->begin(0) || use->take_tokens(100, 50, 0));
+  use->use_prompt(70);
   use->add_generated(20, 0);
+  use->give_back_prompts();
   use->forgive();
   use->add_generated(7, 0);  // until the engine knew
   use.reset();
@@ -310,7 +336,7 @@ TEST(ApiKeyLimits, AnswersTellWhatIsLeft) {
   EXPECT_EQ(page.find("sk-"), std::string::npos) << "the page shows a key";
 }
 
-TEST(ApiKeyLimits, PromptsThatAFullEngineRefusesAreGivenBack) {
+TEST(ApiKeyLimits, PromptsThatAreRefusedAreGivenBack) {
   TinyServer server([](ServerSettings& settings) { settings.api_keys = {"sk-full"}; });
   Core& core = server.server().core();
   const std::shared_ptr<ApiKey> key = core.api_keys()->find("sk-full");
@@ -323,6 +349,17 @@ TEST(ApiKeyLimits, PromptsThatAFullEngineRefusesAreGivenBack) {
     EXPECT_EQ(key->usage().prompt_tokens, 0U) << more;
   }
   core.engine_requests()->give_back(key->client(), 1'000'000);
+  // So are those whose log probabilities are too many.
+  std::string prompt = "[5";
+  for (int i = 1; i < 1900; ++i) prompt += ",5";
+  std::string prompts = prompt + "]";
+  for (int i = 1; i < 9; ++i) prompts += "," + prompt + "]";
+  const Reply refused =
+      post(server.port(), "/v1/completions",
+           R"({"prompt":[)" + prompts + R"(],"max_tokens":1,"echo":true,"logprobs":1})",
+           bearer("sk-full"));
+  EXPECT_EQ(refused.status, 400) << refused.body;
+  EXPECT_EQ(key->usage().prompt_tokens, 0U);
 }
 
 TEST(ApiKeyLimits, RequestsAtOnceAreOfTheKeyAlone) {
