@@ -63,6 +63,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool has_requests() const { return !unread_.empty() || held_back_; }
   void on_head();
   bool hold_body();
+  bool holds_enough();
   void dispatch();
   void run_job(const api::GenerationEndpoint& endpoint, const ServedModel& serving);
   void answer_on_pool();
@@ -93,6 +94,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ClientShare place_;       // of the connections
   BodyShare share_;         // of the body that is read
   std::string unread_;      // bytes that arrived while a request was being answered
+  BodyShare pipelined_;     // of unread_
   bool reading_ = false;    // waits for bytes, or for its turn to read them
   bool read_paused_ = false;
   bool closed_ = false;

@@ -13,16 +13,16 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr std::size_t kPipelinedBytesMax = 64U << 10U;
+/// Read at once behind a request that is being answered, and of each connection whatever others
+/// hold.
+constexpr std::size_t kPipelinedPieceBytes = 8U << 10U;
 
 }  // namespace
 
 void Connection::wait_to_read() {
   if (reading_ || closed_ || peer_done_) return;
-  // Pipelined requests beyond this size wait in the kernel.
-  if (unread_.size() >= kPipelinedBytesMax) {
-    read_paused_ = true;
-    return;
-  }
+  read_paused_ = holds_enough();
+  if (read_paused_) return;
   reading_ = true;
   socket_.async_wait(asio::ip::tcp::socket::wait_read,
                      [self = shared_from_this()](const Error& error) {
@@ -35,10 +35,21 @@ void Connection::wait_to_read() {
                      });
 }
 
+/// Counts what is pipelined among the client's bodies. True: what is more waits in the kernel.
+bool Connection::holds_enough() {
+  const std::size_t bytes = unread_.size();
+  if (pipelined_.bytes() == 0) pipelined_ = BodyShare(core_.bodies(), turns_of_);
+  pipelined_.hold(bytes > kPipelinedPieceBytes ? unread_.capacity() : 0);
+  return bytes >= kPipelinedBytesMax ||
+         (bytes >= kPipelinedPieceBytes && core_.bodies().is_used_up(turns_of_));
+}
+
 void Connection::read_some() {
   std::array<char, 64U << 10U>& scratch = thread_.scratch();
   Error error;
-  const std::size_t bytes = socket_.read_some(asio::buffer(scratch), error);
+  const bool pipelines = stage_ == Stage::answering || !unread_.empty();
+  const std::size_t bytes = socket_.read_some(
+      asio::buffer(scratch.data(), pipelines ? kPipelinedPieceBytes : scratch.size()), error);
   if (error == asio::error::would_block || error == asio::error::interrupted) {
     wait_to_read();
     return;
@@ -116,9 +127,7 @@ void Connection::close_behind_last() {
 void Connection::take_requests() {
   answer_requests();
   close_behind_last();
-  if (!read_paused_ || unread_.size() >= kPipelinedBytesMax) return;
-  read_paused_ = false;
-  wait_to_read();
+  if (!holds_enough() && read_paused_) wait_to_read();
 }
 
 /// Parses and answers the requests that have arrived, one after the other.

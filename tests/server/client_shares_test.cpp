@@ -203,6 +203,29 @@ TEST(ClientShares, PipelinedAnswersOfOpenPathsThatNobodyReadsAreBounded) {
   EXPECT_TRUE(comes_true([&] { return unread.bytes() == 0; }));
 }
 
+TEST(ClientShares, RequestsBehindOnesThatAreAnsweredCountAmongBodies) {
+  TinyServer server([](ServerSettings& settings) {
+    settings.http.body_bytes = 100'000;
+    settings.bodies_bytes_max = 1;  // 400 KB of bodies
+  });
+  const BodyBudget& bodies = server.server().core().bodies();
+  std::vector<std::unique_ptr<Client>> many;
+  for (int i = 0; i < 24; ++i) {
+    many.push_back(std::make_unique<Client>(server.port()));
+    ASSERT_TRUE(many.back()->send("GET /ui/events HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    ASSERT_TRUE(many.back()->read_until("data: "));
+    ASSERT_TRUE(many.back()->send(std::string(60'000, 'G')));
+  }
+  EXPECT_TRUE(comes_true([&] { return bodies.bytes() >= 200'000; }));
+  Client other(server.port(), kOther);
+  const std::optional<Reply> reply =
+      other.post("/tokenize", R"({"prompt":"a","ignored":")" + std::string(30'000, 'x') + "\"}");
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->status, 200) << reply->body;
+  many.clear();
+  EXPECT_TRUE(comes_true([&] { return bodies.bytes() == 0; }));
+}
+
 TEST(ClientShares, WhatALiveRequestKeepsCountsUntilItsEnd) {
   TinyServer server;
   const BodyBudget& bodies = server.server().core().bodies();
