@@ -58,7 +58,8 @@ struct ActiveBatch {
   std::int64_t in_flight = 0;
   std::int64_t completed = 0;
   std::int64_t failed = 0;
-  bool at_end = false;  // of the input
+  bool at_end = false;    // of the input
+  bool gives_up = false;  // it is cancelled or expired: no line is sent any more
 
  private:
   struct Outcome {

@@ -111,6 +111,7 @@ bool BatchService::settle(ActiveBatch& batch, const ActiveBatch::Pauses& pauses)
   if (waits(batch.id) || !flush(batch)) return false;
   const BatchStatus status = records_.get(batch.id).status;
   if (status == BatchStatus::cancelling || status == BatchStatus::expiring) {
+    batch.gives_up = true;
     withdraw_batch(batch);
     const Result<bool> done =
         batch.give_up_lines(give_up_error(status, key_gone, !now.owner.empty()), pauses);

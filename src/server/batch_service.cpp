@@ -282,7 +282,7 @@ void BatchService::feed() {
 bool BatchService::feed_one(ActiveBatch& batch,
                             std::size_t index,
                             const ActiveBatch::Pauses& pauses) {
-  if (batch.has_unwritten() || waits(batch.id)) return false;
+  if (batch.gives_up || batch.has_unwritten() || waits(batch.id)) return false;
   if (batch.key != nullptr) {
     // The rest is for what the key's clients wait for.
     const std::int64_t at_once = batch.key->settings().requests_at_once;

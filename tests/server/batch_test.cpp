@@ -473,6 +473,8 @@ TEST_F(Batches, ALargeOneThatIsCancelledStopsNoOther) {
             "completed");
   const Json over = wait_for(server->port(), large, has_ended, "sk-a");
   EXPECT_EQ(text_at(over, "status"), "cancelled");
+  const ApiKey::Usage usage = server->server().core().api_keys()->find("sk-a")->usage();
+  EXPECT_EQ(usage.requests + usage.refused, 0U) << "none of its lines is sent";
   const auto ended_at = [this](const std::string& id) {
     return std::filesystem::last_write_time(directory_.path() / "batches" / (id + ".json"));
   };
