@@ -360,6 +360,11 @@ Refusal read_completion(const Json& body, const Model& model, GenerationRequest&
   return settle(builder);
 }
 
+Refusal refuse_echo(const GenerationRequest& request, std::string_view field) {
+  if (!request.output.echo) return {};
+  return wrong_field(field, "echo is a field of /v1/completions", "unsupported_parameter");
+}
+
 std::unique_ptr<Responder> respond_completion(const GenerationRequest& request,
                                               const Model& model) {
   return std::make_unique<CompletionResponder>(request, model);

@@ -19,6 +19,9 @@ bool reads_of_completions(std::string_view name);
 /// Reads and checks a body; encode() is the next step.
 Refusal read_completion(const chat::Json& body, const Model& model, GenerationRequest& request);
 
+/// For APIs that read a completion and show no prompt: `field` is what the client calls "echo".
+Refusal refuse_echo(const GenerationRequest& request, std::string_view field);
+
 /// "prompt": a string, an array of strings, an array of token ids, an array of such arrays.
 Refusal read_prompts(const chat::Json& prompt,
                      std::string_view field,

@@ -187,8 +187,7 @@ Refusal read_llama_completion(const Json& body, const Model& model, GenerationRe
   if (refused)
     for (const auto& [theirs, ours] : kNames)
       if (refused->param == ours && body.find(theirs) != nullptr) refused->param = theirs;
-  if (!refused && request.output.echo)
-    return wrong_field("echo", "echo is a field of /v1/completions", "unsupported_parameter");
+  if (!refused) refused = refuse_echo(request, "echo");
   if (!refused && (request.prompts.size() > 1 || request.base.choices > 1))
     return wrong_field("prompt", "/completion takes one prompt and gives one answer");
   return refused;

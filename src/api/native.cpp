@@ -177,9 +177,7 @@ Refusal read_generate(const Json& body, const Model& model, GenerationRequest& r
   if (Refusal refused = translation.add(body, {})) return refused;
   if (Refusal refused = read_completion(translation.made(), model, request))
     return translation.as_given(*std::move(refused));
-  if (request.output.echo)
-    return wrong_field(translation.given("echo"), "echo is a field of /v1/completions",
-                       "unsupported_parameter");
+  if (Refusal refused = refuse_echo(request, translation.given("echo"))) return refused;
   for (std::string& name : request.unknown_fields) name = translation.given(name);
   request.constraint_field = translation.given(request.constraint_field);
   request.output.include_usage = request.output.timings = true;  // always part of the answer

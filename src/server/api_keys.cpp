@@ -198,9 +198,9 @@ api::Refusal ApiKey::take_tokens(std::int64_t prompt,
   return {};
 }
 
-void ApiKey::give_back(std::int64_t tokens, std::int64_t limited) {
+void ApiKey::give_back(std::int64_t tokens, bool limited) {
   const std::lock_guard lock(mutex_);
-  if (settings_.tokens_per_minute > 0) tokens_.left += static_cast<double>(limited);
+  if (limited && settings_.tokens_per_minute > 0) tokens_.left += static_cast<double>(tokens);
   usage_.prompt_tokens -= static_cast<std::uint64_t>(tokens);
 }
 

@@ -57,9 +57,8 @@ class ApiKey {
                            std::int64_t answer,
                            std::int64_t now_us,
                            bool* limited = nullptr);
-  /// Of prompts that were taken, so many tokens are not computed, and `limited` ones were a
-  /// limit's.
-  void give_back(std::int64_t tokens, std::int64_t limited);
+  /// Of prompts that were taken, so many tokens are not computed; `limited`: a limit had them.
+  void give_back(std::int64_t tokens, bool limited);
   /// A request was taken back for others' sake, to run again: it and `tokens` do not count against
   /// the limits.
   void forgive(std::int64_t tokens);

@@ -35,7 +35,7 @@ void KeyUse::use_prompt(std::int64_t tokens) {
 void KeyUse::give_back_prompts() {
   const std::lock_guard lock(mutex_);
   const std::int64_t tokens = std::exchange(prompt_taken_, 0);
-  if (tokens > 0) key_->give_back(tokens, limited_ ? tokens : 0);
+  if (tokens > 0) key_->give_back(tokens, limited_);
 }
 
 void KeyUse::add_generated(std::int64_t tokens, std::int64_t now_us) {

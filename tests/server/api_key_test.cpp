@@ -162,7 +162,7 @@ TEST(ApiKeyLimits, WhatTheEngineRefusedIsGivenBack) {
   settings.tokens_per_minute = 600;
   ApiKey key(settings);
   EXPECT_FALSE(key.take_tokens(400, 0, 0));
-  key.give_back(300, 300);
+  key.give_back(300, true);
   EXPECT_EQ(field(key, "x-ratelimit-remaining-tokens", 0), "500");
   EXPECT_EQ(key.usage().prompt_tokens, 100U);
 }
