@@ -160,13 +160,21 @@ class CudaBackend final : public Backend {
                              std::uint8_t* copy);
   /// Waits for what the loader has. Whatever reads placed weights begins with it.
   Status finish_loading();
-  Result<LinearSegment> place_segment(std::span<const LinearSource> blocks);
+  /// `twice`: row-major, too, where cuBLASLt takes the layer.
+  Result<Linear> place_linear(std::span<const LinearSource> blocks, bool twice);
+  Result<LinearSegment> place_segment(std::span<const LinearSource> blocks, bool twice);
   Result<ExpertGroup> place_group(std::span<const MlpSource* const> experts);
   Result<TiledWeights> place_gate_up(std::span<const MlpSource* const> experts);
   Result<TiledWeights> place_down(std::span<const MlpSource* const> experts);
 
-  // ---- mixed_format_experts.cpp
-  Result<MixedFormatExpert> place_mixed_format(const MlpSource& source);
+  // ---- linear_experts.cpp
+  Result<LinearExpert> place_linear_expert(const MlpSource& source);
+  /// out = down(inner), inner = silu_mul(gate_up), gate_up = gate_up(x).
+  Status run_linear_expert(TensorView out,
+                           const Activation& x,
+                           const LinearExpert& expert,
+                           TensorView gate_up,
+                           const Activation& inner);
   Status reserve_mixed_format(MixedFormatExperts& mixed_format, std::int64_t hidden);
   Status run_mixed_format(TensorView out,
                           const Activation& x,

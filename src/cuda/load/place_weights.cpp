@@ -171,7 +171,7 @@ Status CudaBackend::put_scales(TiledWeights& matrix, const TiledScales& scales) 
   return {};
 }
 
-Result<LinearSegment> CudaBackend::place_segment(std::span<const LinearSource> blocks) {
+Result<LinearSegment> CudaBackend::place_segment(std::span<const LinearSource> blocks, bool twice) {
   const TileType type = tile_type(blocks[0].quant);
   const std::int64_t columns = blocks[0].in_features();
   std::int64_t rows = 0;
@@ -183,8 +183,8 @@ Result<LinearSegment> CudaBackend::place_segment(std::span<const LinearSource> b
   LinearSegment segment;
   KOHO_TRY_ASSIGN(segment.weight, make_tiles(type, false, 1, rows, columns));
   TiledWeights& matrix = segment.weight;
-  const bool twice =
-      type == TileType::fp8 && cublaslt_ != nullptr && CublasLtGemm::takes(rows, columns);
+  twice =
+      twice && type == TileType::fp8 && cublaslt_ != nullptr && CublasLtGemm::takes(rows, columns);
   if (twice) {
     KOHO_TRY_ASSIGN(segment.rows,
                     DeviceBlock::allocate(memory_, rows * columns, "weights for cuBLASLt"));
@@ -213,8 +213,7 @@ Result<LinearSegment> CudaBackend::place_segment(std::span<const LinearSource> b
   return segment;
 }
 
-Result<Linear> CudaBackend::do_place_linear(std::span<const LinearSource> blocks) {
-  KOHO_TRY(bind());
+Result<Linear> CudaBackend::place_linear(std::span<const LinearSource> blocks, bool twice) {
   Linear linear;
   linear.in_features = blocks[0].in_features();
   auto placed = std::make_unique<PlacedLinear>();
@@ -226,7 +225,8 @@ Result<Linear> CudaBackend::do_place_linear(std::span<const LinearSource> blocks
            (blocks[begin].quant != WeightQuant::fp8_block ||
             blocks[end - 1].out_features() % kTileRows == 0))
       ++end;
-    KOHO_TRY_ASSIGN(LinearSegment segment, place_segment(blocks.subspan(begin, end - begin)));
+    KOHO_TRY_ASSIGN(LinearSegment segment,
+                    place_segment(blocks.subspan(begin, end - begin), twice));
     segment.first_column = linear.out_features;
     linear.out_features += segment.weight.rows;
     linear.needs = linear.needs | activation_needs(blocks[begin].quant);
@@ -235,6 +235,11 @@ Result<Linear> CudaBackend::do_place_linear(std::span<const LinearSource> blocks
   }
   linear.placed = std::move(placed);
   return linear;
+}
+
+Result<Linear> CudaBackend::do_place_linear(std::span<const LinearSource> blocks) {
+  KOHO_TRY(bind());
+  return place_linear(blocks, true);
 }
 
 Result<TiledWeights> CudaBackend::place_gate_up(std::span<const MlpSource* const> experts) {
@@ -307,8 +312,8 @@ Result<Experts> CudaBackend::do_place_experts(const ExpertsSource& source) {
     placed->mixed_format->shared = source.shared.has_value();
     if (source.shared) routed.push_back(&*source.shared);
     for (const MlpSource* expert : routed) {
-      KOHO_TRY_ASSIGN(MixedFormatExpert mixed_format, place_mixed_format(*expert));
-      placed->mixed_format->experts.push_back(std::move(mixed_format));
+      KOHO_TRY_ASSIGN(LinearExpert linear, place_linear_expert(*expert));
+      placed->mixed_format->experts.push_back(std::move(linear));
     }
     KOHO_TRY(reserve_mixed_format(*placed->mixed_format, experts.hidden));
     experts.placed = std::move(placed);
@@ -319,11 +324,10 @@ Result<Experts> CudaBackend::do_place_experts(const ExpertsSource& source) {
         !routed.empty() && experts.shared_ffn == experts.ffn &&
         tile_type(source.shared->gate.quant) == tile_type(routed[0]->gate.quant) &&
         tile_type(source.shared->down.quant) == tile_type(routed[0]->down.quant);
-    const MlpSource* shared[] = {&*source.shared};
     if (placed->shared_in_routed) {
       routed.push_back(&*source.shared);
     } else {
-      KOHO_TRY_ASSIGN(placed->shared, place_group(shared));
+      KOHO_TRY_ASSIGN(placed->shared, place_linear_expert(*source.shared));
     }
   }
   if (!routed.empty()) {

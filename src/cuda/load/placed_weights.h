@@ -59,8 +59,8 @@ struct ExpertGroup {
   TiledWeights down;
 };
 
-/// An expert stored in another format than the others.
-struct MixedFormatExpert {
+/// An expert of a width or format of its own, as two linear layers.
+struct LinearExpert {
   Linear gate_up;
   Linear down;
 };
@@ -68,16 +68,16 @@ struct MixedFormatExpert {
 /// All experts of a layer whose experts are not stored alike, the shared one last, and the memory
 /// that running them takes.
 struct MixedFormatExperts {
-  std::vector<MixedFormatExpert> experts;
+  std::vector<LinearExpert> experts;
   bool shared = false;
   Tensor gate_up, values, quantized, scales, block_quantized, block_scales, y, permuted_row;
 };
 
 struct PlacedExperts final : PlacedWeights {
   std::optional<ExpertGroup> routed;
-  std::int64_t total = 0;             // experts the router chooses among
-  bool shared_in_routed = false;      // the shared expert is the last matrix of `routed`
-  std::optional<ExpertGroup> shared;  // if it is there and of another format than the others
+  std::int64_t total = 0;              // experts the router chooses among
+  bool shared_in_routed = false;       // the shared expert is the last matrix of `routed`
+  std::optional<LinearExpert> shared;  // if it is there and of another width or format
   std::unique_ptr<MixedFormatExperts> mixed_format;  // instead of all the above
 };
 

@@ -62,7 +62,7 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
   // and, on mma.sync, thin ones.
   const std::int64_t experts = std::max<std::int64_t>(total, 1);
   const std::int64_t roomy_tokens =  // twice an expert's average
-      routing != nullptr ? ceil_div(2 * tokens * top_k, experts) : tokens;
+      ceil_div(2 * tokens * top_k, experts);
   const bool fp8 = group.gate_up.type == TileType::fp8 && group.down.type == TileType::fp8;
   const bool few_local = count <= kFewExpertsMax;
   const bool down_fused_few = fp8 && thin_or_few(group.down.width_bytes, few_local) &&
@@ -79,10 +79,10 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
                                                 : kPrefillRowsPerExpert;
   const std::int64_t pairs_wanted =
       (wgmma_ ? prefill_rows : kPrefillRowsPerExpertPortable) * experts;
-  const std::int64_t all_pairs = routing != nullptr ? tokens * top_k : tokens;
+  const std::int64_t all_pairs = tokens * top_k;
   const bool has_scales = group.gate_up.type != TileType::bf16 && group.down.type != TileType::bf16;
   const bool prefill = all_pairs >= pairs_wanted &&
-                       (wgmma_ ? routing != nullptr && has_scales && p.x_bytes % 16 == 0
+                       (wgmma_ ? has_scales && p.x_bytes % 16 == 0
                                : prefill_portable_ && fp8 && takes_portable_prefill(group));
   const std::int64_t rows_each = all_pairs / experts;
   const int prefill_tokens = fp8 && rows_each >= kMidRowsLeast && rows_each <= kMidRowsMost
@@ -95,8 +95,7 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
       wgmma_ && group.gate_up.type == TileType::fp8 && tiles == 4 && roomy_tokens >= kPairTokens;
   // Few tokens meet few experts; measured on sm_90a, so elsewhere one token.
   const std::int64_t few_met_tokens = wgmma_ ? 8 : 1;
-  const bool few_met =
-      few_local || (routing != nullptr && tokens <= few_met_tokens && top_k < kFewExpertsMax);
+  const bool few_met = few_local || (tokens <= few_met_tokens && top_k < kFewExpertsMax);
   const bool down_quantises =
       !prefill &&
       takes_experts_down(group.down.parameters(), group.down.columns, few_met, tiles, wgmma_);

@@ -39,6 +39,36 @@ inline std::int64_t gathered_scales_of(const TiledWeights& gate_up) {
                                              : 1;
 }
 
+/// The intermediate tensors of a shared expert of a width or format of its own, in scratch memory
+/// of `device`.
+struct LinearExpertScratch {
+  TensorView gate_up;  // [T, 2F]
+  Activation inner;    // [T, F]
+  TensorView y;        // [T, H]
+
+  LinearExpertScratch(ScratchAllocator& memory,
+                      DeviceId device,
+                      std::int64_t tokens,
+                      const LinearExpert& expert) {
+    const auto tensor = [&](DType dtype, Shape shape) {
+      return TensorView(memory.take<std::byte>(shape.elements() * dtype_bytes(dtype)), dtype, shape,
+                        device);
+    };
+    const std::int64_t ffn = expert.down.in_features;
+    gate_up = tensor(DType::bf16, {tokens, 2 * ffn});
+    if (expert.down.needs.values) inner.values = tensor(DType::bf16, {tokens, ffn});
+    if (expert.down.needs.per_token) {
+      inner.quantized = tensor(DType::f8_e4m3, {tokens, ffn});
+      inner.scales = tensor(DType::f32, {tokens});
+    }
+    if (expert.down.needs.per_block) {
+      inner.block_quantized = tensor(DType::f8_e4m3, {tokens, ffn});
+      inner.block_scales = tensor(DType::f32, {tokens, ceil_div(ffn, kQuantBlock)});
+    }
+    y = tensor(DType::bf16, {tokens, expert.down.out_features});
+  }
+};
+
 /// The intermediate tensors of one expert group, in scratch memory. R = token-expert pairs.
 struct GroupScratch {
   std::int32_t* rows;          // [R] permuted row -> token
@@ -91,22 +121,22 @@ struct GroupScratch {
 
 /// One call of a group of experts. Experts first .. first + count - 1 of the `total` that the
 /// router chose among take the tokens that `routing` sends them. With `shared`, one more expert,
-/// whose weights follow theirs, takes every token; without `routing` it is the only one.
+/// whose weights follow theirs, takes every token.
 struct GroupCall {
   const ExpertGroup& group;
   const Activation& x;
-  const Routing* routing;
+  const Routing& routing;
   std::int64_t tokens;
   std::int64_t first;
   std::int64_t count;
   std::int64_t total;
   bool shared;
 
-  std::int64_t top_k() const { return routing != nullptr ? routing->ids.size(1) : 0; }
+  std::int64_t top_k() const { return routing.ids.size(1); }
   std::int64_t rows_max() const { return tokens * (top_k() + (shared ? 1 : 0)); }
   std::int64_t inner_stride() const { return round_up<std::int64_t>(group.gate_up.rows, 16); }
   /// A step of one token needs no permutation: its experts' rows are 0, 1, … in the router's order.
-  bool single() const { return tokens == 1 && routing != nullptr; }
+  bool single() const { return tokens == 1; }
   /// Sets the work list of `gemm`.
   void set_work(Gemm& gemm, const GroupScratch& s) const {
     if (!single()) {
@@ -114,7 +144,7 @@ struct GroupCall {
       gemm.token_block_count = s.token_block_count;
       return;
     }
-    gemm.single_ids = routing->ids.as<const std::int32_t>();
+    gemm.single_ids = routing.ids.as<const std::int32_t>();
     gemm.single_token_blocks = static_cast<int>(top_k()) + (shared ? 1 : 0);
     gemm.single_first = static_cast<int>(first);
     gemm.single_count = static_cast<int>(count);
@@ -127,7 +157,7 @@ struct GroupCall {
     prefetch_shared(p.gate_up);
     p.down.out = s.y;
     p.down.out_stride = p.down.rows;
-    p.ids = routing->ids.as<const std::int32_t>();
+    p.ids = routing.ids.as<const std::int32_t>();
     p.tokens = static_cast<int>(tokens);
     p.top_k = static_cast<int>(top_k());
     p.first = static_cast<int>(first);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The experts operator: permutes a step's token-expert pairs, runs both grouped GEMMs of the layer,
-// and combines the outputs. choose_group_kernels.cpp chooses the kernels. Experts of mixed formats
-// are mixed_format_experts.cpp's.
+// and combines the outputs. choose_group_kernels.cpp chooses the kernels. Experts that are linear
+// layers are linear_experts.cpp's.
 #include "base/arithmetic.h"
 #include "cuda/backend.h"
 #include "cuda/gemm/gemm_operands.h"
@@ -18,12 +18,21 @@ std::int64_t expert_scratch_bytes(const PlacedExperts& placed,
                                   std::int64_t tokens,
                                   std::int64_t top_k) {
   ScratchAllocator scratch_memory(nullptr);
-  if (placed.routed)
+  if (placed.shared) LinearExpertScratch(scratch_memory, {}, tokens, *placed.shared);
+  if (placed.routed) {
     GroupScratch(scratch_memory, tokens, top_k, placed.routed->gate_up.count, *placed.routed);
-  if (placed.shared) GroupScratch(scratch_memory, tokens, 0, 0, *placed.shared);
-  if (placed.routed) scratch_memory.take<std::uint8_t>(tokens * placed.routed->gate_up.width_bytes);
-  if (placed.shared) scratch_memory.take<std::uint8_t>(tokens * placed.shared->gate_up.width_bytes);
+    scratch_memory.take<std::uint8_t>(tokens * placed.routed->gate_up.width_bytes);
+  }
   return scratch_memory.used();
+}
+
+/// What the linear layers of an expert take themselves: rows that are padded.
+std::int64_t padded_bytes(const LinearExpert& expert, std::int64_t tokens) {
+  std::int64_t width = 0;
+  for (const Linear* linear : {&expert.gate_up, &expert.down})
+    for (const LinearSegment& segment : static_cast<const PlacedLinear&>(*linear->placed).segments)
+      width = std::max(width, segment.weight.width_bytes);
+  return tokens * width;
 }
 
 }  // namespace
@@ -32,7 +41,7 @@ Status CudaBackend::permute_group(const GroupCall& call,
                                   const GroupKernels& kernels,
                                   const GroupScratch& s) {
   KOHO_CUDA_TRY(launch_expert_permutation(
-      {.ids = call.routing != nullptr ? call.routing->ids.as<const std::int32_t>() : nullptr,
+      {.ids = call.routing.ids.as<const std::int32_t>(),
        .tokens = call.tokens,
        .top_k = static_cast<int>(call.top_k()),
        .first = static_cast<int>(call.first),
@@ -161,7 +170,7 @@ Result<GroupRows> CudaBackend::run_group(const GroupCall& call, std::byte*& scra
   ScratchAllocator scratch_memory(scratch_at);
   const GroupScratch s(scratch_memory, call.tokens, call.top_k(), call.count, call.group);
   scratch_at += scratch_memory.used();
-  if (wgmma_ && call.routing != nullptr && call.tokens <= kThinTokensMax) {
+  if (wgmma_ && call.tokens <= kThinTokensMax) {
     const ExpertsThin thin = call.thin(s);
     if (experts_thin_supports(thin)) {
       KOHO_CUDA_TRY(launch_experts_thin(thin, device_.multiprocessors, stream_));
@@ -205,19 +214,30 @@ Status CudaBackend::do_experts(TensorView out,
   if (placed.mixed_format != nullptr) return run_mixed_format(out, x, routing, weights);
   const std::int64_t tokens = out.size(0);
   const std::int64_t top_k = routing.ids.size(1);
-  KOHO_TRY_ASSIGN(std::byte * at, scratch(expert_scratch_bytes(placed, tokens, top_k)));
-  Activation aligned = x;
-  if (placed.routed) KOHO_TRY(align_rows(aligned, placed.routed->gate_up, at));
-  if (placed.shared) KOHO_TRY(align_rows(aligned, placed.shared->gate_up, at));
+  std::int64_t linear_bytes = 0;  // linear layers use scratch memory from its begin
+  if (placed.shared)
+    linear_bytes = round_up(padded_bytes(*placed.shared, tokens), kScratchAlignment);
+  KOHO_TRY_ASSIGN(std::byte * at,
+                  scratch(linear_bytes + expert_scratch_bytes(placed, tokens, top_k)));
+  at += linear_bytes;
   ExpertCombine combine;
   combine.weights = routing.weights.as<const float>();
   combine.out = out.as<Bf16>();
   combine.tokens = tokens;
   combine.hidden = static_cast<int>(weights.hidden);
+  if (placed.shared) {
+    ScratchAllocator scratch_memory(at);
+    const LinearExpertScratch s(scratch_memory, device_id_, tokens, *placed.shared);
+    at += scratch_memory.used();
+    KOHO_TRY(run_linear_expert(s.y, x, *placed.shared, s.gate_up, s.inner));
+    combine.shared = s.y.as<const Bf16>();
+  }
   if (placed.routed) {
+    Activation aligned = x;
+    KOHO_TRY(align_rows(aligned, placed.routed->gate_up, at));
     KOHO_TRY_ASSIGN(const GroupRows rows, run_group({.group = *placed.routed,
                                                      .x = aligned,
-                                                     .routing = &routing,
+                                                     .routing = routing,
                                                      .tokens = tokens,
                                                      .first = weights.first,
                                                      .count = weights.count,
@@ -234,18 +254,6 @@ Status CudaBackend::do_experts(TensorView out,
     }
     combine.top_k = static_cast<int>(top_k);
     if (placed.shared_in_routed) combine.shared = rows.y;
-  }
-  if (placed.shared) {
-    KOHO_TRY_ASSIGN(const GroupRows rows, run_group({.group = *placed.shared,
-                                                     .x = aligned,
-                                                     .routing = nullptr,
-                                                     .tokens = tokens,
-                                                     .first = 0,
-                                                     .count = 0,
-                                                     .total = 0,
-                                                     .shared = true},
-                                                    at));
-    combine.shared = rows.y;
   }
   combine.discards = tokens >= kOverlapTokens && weights.hidden % 256 == 0;
   KOHO_CUDA_TRY(launch_expert_combine(combine, stream_));

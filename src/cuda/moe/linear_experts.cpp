@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers whose experts are not all stored in one format. The grouped kernels need one format, so
-// here every expert is two linear layers that multiply every token of a slice of 64, and the
-// combine takes only what the router chose. Rare and slow; the same numbers as the grouped
-// kernels'.
+// Experts as two linear layers, which multiply every token: a shared expert of another width or
+// format than the routed ones, and all experts of a layer whose experts are not stored in one
+// format, which the grouped kernels need. Those take slices of 64 tokens, and the combine only what
+// the router chose: rare and slow.
 #include <algorithm>
 
 #include "base/arithmetic.h"
@@ -24,17 +24,27 @@ Activation slice_of(const Activation& x, std::int64_t begin, std::int64_t count)
 
 }  // namespace
 
-Result<MixedFormatExpert> CudaBackend::place_mixed_format(const MlpSource& source) {
-  MixedFormatExpert expert;
+Result<LinearExpert> CudaBackend::place_linear_expert(const MlpSource& source) {
+  LinearExpert expert;
   const LinearSource gate_up[] = {source.gate, source.up};
-  KOHO_TRY_ASSIGN(expert.gate_up, do_place_linear(gate_up));
-  KOHO_TRY_ASSIGN(expert.down, do_place_linear({&source.down, 1}));
+  KOHO_TRY_ASSIGN(expert.gate_up, place_linear(gate_up, false));
+  KOHO_TRY_ASSIGN(expert.down, place_linear({&source.down, 1}, false));
   return expert;
+}
+
+Status CudaBackend::run_linear_expert(TensorView out,
+                                      const Activation& x,
+                                      const LinearExpert& expert,
+                                      TensorView gate_up,
+                                      const Activation& inner) {
+  KOHO_TRY(do_linear(gate_up, x, expert.gate_up));
+  KOHO_TRY(do_silu_mul(inner, gate_up));
+  return do_linear(out, inner, expert.down);
 }
 
 Status CudaBackend::reserve_mixed_format(MixedFormatExperts& mixed_format, std::int64_t hidden) {
   std::int64_t ffn = 0;
-  for (const MixedFormatExpert& expert : mixed_format.experts)
+  for (const LinearExpert& expert : mixed_format.experts)
     ffn = std::max(ffn, expert.down.in_features);
   const std::int64_t count = std::ssize(mixed_format.experts);
   const auto tensor = [&](Tensor& target, DType dtype, Shape shape) -> Status {
@@ -77,7 +87,7 @@ Status CudaBackend::run_mixed_format(TensorView out,
          .rows_each = static_cast<int>(kSliceTokens)},
         stream_));
     for (std::size_t e = 0; e < mixed_format.experts.size(); ++e) {
-      const MixedFormatExpert& expert = mixed_format.experts[e];
+      const LinearExpert& expert = mixed_format.experts[e];
       const std::int64_t ffn = expert.down.in_features;
       const auto part = [](Tensor& memory, Shape shape) {
         const TensorView whole = memory.view();
@@ -94,11 +104,9 @@ Status CudaBackend::run_mixed_format(TensorView out,
         inner.block_quantized = part(mixed_format.block_quantized, {tokens, ffn});
         inner.block_scales = part(mixed_format.block_scales, {tokens, ceil_div(ffn, kQuantBlock)});
       }
-      KOHO_TRY(do_linear(gate_up, rows, expert.gate_up));
-      KOHO_TRY(do_silu_mul(inner, gate_up));
-      KOHO_TRY(do_linear(
-          mixed_format.y.view().slice(0, static_cast<std::int64_t>(e) * kSliceTokens, tokens),
-          inner, expert.down));
+      KOHO_TRY(run_linear_expert(
+          mixed_format.y.view().slice(0, static_cast<std::int64_t>(e) * kSliceTokens, tokens), rows,
+          expert, gate_up, inner));
     }
     ExpertCombine combine;
     combine.y = mixed_format.y.view().as<const Bf16>();
