@@ -58,8 +58,11 @@ TEST(ChooseGemm, RunsTheUnswappedDecodeKernelBeyond128TokensWhereItIsOneWave) {
     wide.rows = 14336;
     wide.tiles = wide.rows / kTileRows;
     EXPECT_NE(choose_gemm(wide, support), GemmKernel::decode);
-    Gemm few = qkv_of(256);  // on less than half of the multiprocessors
-    few.rows = 256;
+    Gemm few = qkv_of(256);  // a shared expert's slice, on half of the multiprocessors
+    few.rows = 384;
+    few.tiles = few.rows / kTileRows;
+    EXPECT_EQ(choose_gemm(few, support), GemmKernel::decode);
+    few.rows = 256;  // on a third
     few.tiles = few.rows / kTileRows;
     EXPECT_NE(choose_gemm(few, support), GemmKernel::decode);
   }

@@ -54,9 +54,9 @@ int choose_swap_ab_ring(const Gemm& p, int columns, int multiprocessors) {
 /// From here on multicast saves more than a cluster's start costs.
 constexpr int kMulticastRows = 48;
 
-/// More than 128 tokens: of the configurations whose CTAs all run at once, on more than half of the
-/// multiprocessors, the one with the fewest operand bytes a CTA, since these limit it (an SM reads
-/// some 50 bytes a cycle from L2); else one of 0 rows.
+/// More than 128 tokens: of the configurations whose CTAs all run at once, on more than a third of
+/// the multiprocessors, the one with the fewest operand bytes a CTA, since these limit it (an SM
+/// reads some 50 bytes a cycle from L2); else one of 0 rows.
 DecodeGemmConfig choose_unswapped_many(const Gemm& p, int multiprocessors) {
   DecodeGemmConfig best;
   int best_rows = 0;  // of weights and tokens
@@ -69,7 +69,7 @@ DecodeGemmConfig choose_unswapped_many(const Gemm& p, int multiprocessors) {
         token_blocks > kUnswappedTokenBlocksMax || config.weight_multicast != (pairs ? 2 : 1))
       continue;
     const int ctas = ceil_div(p.rows, config.rows) * token_blocks;
-    if (ctas > multiprocessors || ctas * 2 <= multiprocessors) continue;
+    if (ctas > multiprocessors || ctas * 3 <= multiprocessors) continue;
     const int rows = config.rows + tokens_per_cta(config, p.tokens);
     if (best.rows > 0 && rows >= best_rows) continue;
     best = config;
