@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <ctime>
@@ -21,6 +22,7 @@
 #include "app/build_info.h"
 #include "app/command.h"
 #include "app/number_format.h"
+#include "app/periodic_look.h"
 #include "app/progress_bar.h"
 #include "app/rank_flags.h"
 #include "app/sampling_markdown.h"
@@ -39,6 +41,7 @@ namespace koho::app {
 namespace {
 
 constexpr std::int64_t kUsPerSecond = 1'000'000;
+constexpr std::chrono::milliseconds kLook{50};
 
 sigset_t served_signals() {
   sigset_t set;
@@ -80,6 +83,19 @@ Result<DeviceKind> find_device(const ServeOptions& options) {
 int fail(const Error& error) {
   std::fprintf(stderr, "koho: error: %s\n", error.message.c_str());
   return exit_code_of(error.code);
+}
+
+/// Ends the process at once if a signal has come: nothing runs yet. Others wait until it serves.
+void end_while_loading(const server::ServiceManager& manager) {
+  sigset_t ends;
+  sigemptyset(&ends);
+  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&ends, signal);
+  const timespec now{};
+  const int signal = sigtimedwait(&ends, nullptr, &now);
+  if (signal < 0) return;
+  log::info("{}: ended while loading", signal == SIGINT ? "SIGINT" : "SIGTERM");
+  manager.tell("STOPPING=1");
+  _exit(0);
 }
 
 /// Ends the server in order; a second signal meanwhile ends the process at once.
@@ -262,6 +278,7 @@ int serve(ServeOptions options) {
     log::warning("{}", warning);
   manager.tell("STATUS=loading");
   core.set_loading("the model files");
+  std::optional<PeriodicLook> signals(std::in_place, kLook, [&] { end_while_loading(manager); });
   if (options.random_weights)
     log::warning("--load-format dummy: the weights are random, the answers are meaningless");
   const Result<DeviceKind> device = find_device(options);
@@ -291,6 +308,7 @@ int serve(ServeOptions options) {
   if (options.min_p) sampling.min_p = *options.min_p;
   if (options.top_k) sampling.top_k = *options.top_k;
   if (options.seed) sampling.seed = *options.seed;
+  signals.reset();
   core.set_serving(*serving);
   log::info("{}", cache_text(runtime->sizes(), options));
   log::info("ready: \"{}\" on {}:{}, context {} tokens, batch of {} sequences, loaded in {:.1f} s",

@@ -15,6 +15,7 @@
 
 #include "client.h"
 #include "serve_process.h"
+#include "tests/support/temporary_directory.h"
 
 namespace koho::server {
 namespace {
@@ -299,6 +300,29 @@ TEST(ServeCommand, ReadsAConfigFileAndTheEnvironment) {
   EXPECT_EQ(again.wait(), 0);
   EXPECT_EQ(again.output(), output);
   unlink(path.c_str());
+}
+
+TEST(ServeCommand, ASignalEndsItWhileItLoads) {
+  const testing::TemporaryDirectory directory;
+  std::stringstream config;
+  config << std::ifstream(kTiny + "/config.json").rdbuf();
+  const std::string layers = "\"num_hidden_layers\": 5,";
+  std::string text = config.str();
+  ASSERT_NE(text.find(layers), std::string::npos);
+  // Random weights of so many take seconds.
+  std::ofstream(directory.path() / "config.json")
+      << text.replace(text.find(layers), layers.size(), "\"num_hidden_layers\": 250,");
+  bool before_it_was_ready = false;
+  for (int round = 0; round < 10 && !before_it_was_ready; ++round) {
+    Process process({directory.path().string(), "--load-format=dummy", "--host=127.0.0.1",
+                     "--port=0", "--threads=1", "--kv-pages=4", "--log-format=json"});
+    ASSERT_TRUE(process.says("the weights are random")) << process.output();
+    process.signal(round % 2 == 0 ? SIGTERM : SIGINT);
+    EXPECT_EQ(process.wait(), 0) << process.output();
+    // Else the machine had much else to do.
+    before_it_was_ready = process.output().find("ready: ") == std::string::npos;
+  }
+  EXPECT_TRUE(before_it_was_ready);
 }
 
 TEST(ServeCommand, ItsDocumentationHasEveryField) {
