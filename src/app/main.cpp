@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <fcntl.h>
+#include <iostream>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -229,6 +232,21 @@ int run(std::vector<std::string> arguments) {
   return error_code_info(status.error().code).exit_code;
 }
 
+/// In the place of one that is closed no other file is opened: who reads or writes it is refused.
+void hold_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(stream, F_GETFD) < 0)
+      static_cast<void>(::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY));
+}
+
+/// Writes what was printed; an answer that nobody got is an error.
+int end_with(int code) {
+  const bool lost = !std::cout.flush() || std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  if (code != 0 || !lost) return code;
+  std::fputs("koho: error: standard output could not be written\n", stderr);
+  return error_code_info(ErrorCode::io_error).exit_code;
+}
+
 }  // namespace
 
 CommandOutline program_outline() {
@@ -246,7 +264,8 @@ CommandOutline program_outline() {
 
 int main(int argc, char** argv) {
   try {
-    return koho::app::run({argv + 1, argv + argc});
+    koho::app::hold_standard_streams();
+    return koho::app::end_with(koho::app::run({argv + 1, argv + argc}));
   } catch (const std::exception& error) {  // std::bad_alloc, std::system_error
     std::fprintf(stderr, "koho: error: %s\n", error.what());
     return koho::error_code_info(koho::ErrorCode::internal).exit_code;

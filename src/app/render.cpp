@@ -81,8 +81,6 @@ Status run_render(const RenderOptions& options) {
     std::cout << *prompt << '\n';
   }
   if (std::cin.bad()) return make_error(ErrorCode::io_error, "standard input could not be read");
-  if (!std::cout.flush())
-    return make_error(ErrorCode::io_error, "standard output could not be written");
   return {};
 }
 

@@ -144,8 +144,6 @@ Status run_tokenize(TokenizeOptions& options) {
     if (!std::cout) break;
   }
   if (std::cin.bad()) return make_error(ErrorCode::io_error, "standard input could not be read");
-  if (!std::cout.flush())
-    return make_error(ErrorCode::io_error, "standard output could not be written");
   return {};
 }
 

@@ -269,6 +269,12 @@ TEST_F(BatchCommand, AFullDiskIsAnError) {
   EXPECT_NE(ran.errors.find("No space left"), std::string::npos) << ran.errors;
 }
 
+TEST_F(BatchCommand, AStreamThatIsClosedIsNoOtherFile) {
+  write("in", requests(3));
+  for (const char* command : {"koho - answers <&-", "koho in - >&-"})
+    EXPECT_EQ(shell(command).exit_code, 10) << command;
+}
+
 TEST_F(BatchCommand, TouchesNoFileOfSomebodyElse) {
   write("in", requests(1));
   for (const std::string foreign : {"precious", "precious\n", "{\"id\":1,\"mine\":2}\n"}) {

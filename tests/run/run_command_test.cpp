@@ -192,7 +192,7 @@ TEST_F(RunCommand, BenchCountsTheRequestsItWasAskedFor) {
 TEST_F(RunCommand, AFullDiskIsAnError) {
   for (const char* arguments :
        {"run 'Once upon a time' --max-tokens 2", "run 'Once upon a time' --max-tokens 2 --json",
-        "check", "inspect"}) {
+        "check", "inspect", "tokenize Hi", "serve --print-config"}) {
     const std::string command =
         "'" KOHO_BINARY "' " + std::string(arguments) + " --model " + kModel + " >/dev/full 2>&1";
     EXPECT_NE(std::system(command.c_str()), 0) << arguments;
