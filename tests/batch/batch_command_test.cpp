@@ -215,7 +215,8 @@ TEST_F(BatchCommand, GoesOnAfterATornLine) {
   // Cut at every kind of place: within a line, at its end, within the first line.
   std::size_t middle = 0;
   for (int line = 0; line < 5; ++line) middle = whole.find('\n', middle) + 1;
-  for (const std::size_t bytes : {std::size_t{3}, middle, middle + 1, middle + 20}) {
+  for (const std::size_t bytes :
+       {std::size_t{3}, middle, middle + 1, middle + 20, whole.size() - 1}) {
     write("part", whole.substr(0, bytes));
     const Ran ran = shell("koho in part");
     ASSERT_EQ(ran.exit_code, 0) << ran.errors;
@@ -277,7 +278,8 @@ TEST_F(BatchCommand, AStreamThatIsClosedIsNoOtherFile) {
 
 TEST_F(BatchCommand, TouchesNoFileOfSomebodyElse) {
   write("in", requests(1));
-  for (const std::string foreign : {"precious", "precious\n", "{\"id\":1,\"mine\":2}\n"}) {
+  for (const std::string foreign :
+       {"precious", "precious\n", "{\"id\":1,\"mine\":2}\n", "{\"id\":1,\"mine\":2}"}) {
     write("other", foreign);
     const Ran ran = shell("koho in other");
     EXPECT_EQ(ran.exit_code, 4) << ran.errors;
