@@ -29,6 +29,13 @@ Result<LineReader> LineReader::open(const std::string& path, std::size_t line_by
   return reader;
 }
 
+Result<LineReader> LineReader::open_file(const std::string& path, std::size_t line_bytes_max) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
+    return make_error(ErrorCode::io_error, "{} is not a regular file", path);
+  return open(path, line_bytes_max);
+}
+
 LineReader::LineReader(int fd, std::string name, std::size_t line_bytes_max)
     : fd_(fd), name_(std::move(name)), line_bytes_max_(line_bytes_max) {}
 

@@ -18,6 +18,8 @@ class LineReader {
 
   /// Opens `path`; "-" is standard input. Errors: not_found, io_error.
   static Result<LineReader> open(const std::string& path, std::size_t line_bytes_max);
+  /// The same of a regular file; of what else has the path it does not wait for lines.
+  static Result<LineReader> open_file(const std::string& path, std::size_t line_bytes_max);
   /// Reads from `fd`, which stays open. `name` is for messages.
   LineReader(int fd, std::string name, std::size_t line_bytes_max);
   LineReader(LineReader&& other) noexcept;

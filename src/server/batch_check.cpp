@@ -18,7 +18,7 @@ constexpr std::size_t kFaultsMax = 100;        // that a batch tells
 }  // namespace
 
 BatchChecker::BatchChecker(const std::filesystem::path& input, std::string_view endpoint)
-    : endpoint_(endpoint), input_(LineReader::open(input.string(), api::kBatchLineBytesMax)) {}
+    : endpoint_(endpoint), input_(LineReader::open_file(input.string(), api::kBatchLineBytesMax)) {}
 
 void BatchChecker::fault(std::int64_t line,
                          std::string_view code,

@@ -251,8 +251,8 @@ Result<std::unique_ptr<ActiveBatch>> BatchService::open_batch(const BatchRecord&
                   BatchOutput::open(part_path(batch.id, "output").string(), options));
   KOHO_TRY_ASSIGN(BatchOutput errors,
                   BatchOutput::open(part_path(batch.id, "errors").string(), options));
-  Result<LineReader> input =
-      LineReader::open(files_->content_path(batch.input_file_id).string(), api::kBatchLineBytesMax);
+  Result<LineReader> input = LineReader::open_file(
+      files_->content_path(batch.input_file_id).string(), api::kBatchLineBytesMax);
   if (!input.ok() && !ends) return std::move(input).error();
   auto active = std::make_unique<ActiveBatch>(batch.id, std::move(input), std::move(output),
                                               std::move(errors));

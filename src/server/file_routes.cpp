@@ -259,13 +259,13 @@ Response answer_file_content(Core& /*core*/, BatchService& service, const Routed
   if (!file) return not_found("file", call.rest);
   const auto body = std::make_shared<FileBody>();
   const std::filesystem::path path = service.files().content_path(file->id);
-  body->file = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  body->file = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
-  if (!body->file.is_open() || fstat(body->file.get(), &status) != 0) {
-    if (errno == ENOENT) return not_found("file", call.rest);  // deleted in this moment
+  const bool opened = body->file.is_open() && fstat(body->file.get(), &status) == 0;
+  if (!opened && errno == ENOENT) return not_found("file", call.rest);  // deleted in this moment
+  if (!opened || !S_ISREG(status.st_mode))
     return refuse(make_error(ErrorCode::io_error, "{} could not be opened: {}", path.string(),
-                             std::strerror(errno)));
-  }
+                             opened ? "not a regular file" : std::strerror(errno)));
   body->left = status.st_size;
   Response response{.content_type = "application/octet-stream"};
   response.file = body;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <sys/stat.h>
 #include <thread>
 #include <vector>
 
@@ -138,8 +139,11 @@ TEST_F(BatchRestarts, OneWhoseInputCannotBeReadForTheCheckWaits) {
     id_ = text_at(made, "id");
     input_ = directory_.path() / "files" / text_at(made, "input_file_id");
   }
-  break_input();
+  fs::rename(input_, directory_.path() / "aside");
+  ASSERT_EQ(mkfifo(input_.c_str(), 0600), 0);  // whoever opens it would wait
   start();
+  const std::string content = "/v1/files/" + input_.filename().string() + "/content";
+  EXPECT_EQ(get(server_->port(), content).status, 500);
   const Json waiting = wait_for(server_->port(), id_, [](const Json& now) {
     return at(now, "wait_reason").is_string() || has_ended(now);
   });
