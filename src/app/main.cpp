@@ -2,6 +2,7 @@
 // The program `koho`: the table of commands. Exit codes: 0, or that of the error (base/error.cpp):
 // 2 for wrong usage, in all commands.
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <fcntl.h>
@@ -265,6 +266,7 @@ CommandOutline program_outline() {
 int main(int argc, char** argv) {
   try {
     koho::app::hold_standard_streams();
+    std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is an error, as a full disk is
     return koho::app::end_with(koho::app::run({argv + 1, argv + argc}));
   } catch (const std::exception& error) {  // std::bad_alloc, std::system_error
     std::fprintf(stderr, "koho: error: %s\n", error.what());

@@ -268,6 +268,7 @@ TEST_F(BatchCommand, AFullDiskIsAnError) {
   const Ran ran = shell("koho in /dev/full");
   EXPECT_EQ(ran.exit_code, 10) << ran.errors;
   EXPECT_NE(ran.errors.find("No space left"), std::string::npos) << ran.errors;
+  EXPECT_EQ(shell("ulimit -f 0; koho in answers").exit_code, 10);
 }
 
 TEST_F(BatchCommand, AStreamThatIsClosedIsNoOtherFile) {
