@@ -20,6 +20,20 @@ namespace {
 constexpr std::size_t kRecordBytesMax = 1U << 20U;
 constexpr std::int64_t kUnfinishedMax = 512;
 
+/// Whether nothing has this name for certain.
+bool is_absent(const std::filesystem::path& path) {
+  std::error_code error;
+  return !std::filesystem::exists(path, error) && !error;
+}
+
+Result<BatchRecord> read_record(const std::filesystem::path& path) {
+  KOHO_TRY_ASSIGN(const std::string text, read_file(path, kRecordBytesMax));
+  KOHO_TRY_ASSIGN(BatchRecord record, read_stored_batch(text));
+  if (record.id != path.stem().string())
+    return make_error(ErrorCode::corrupt_data, "the batch has the id \"{:.100}\"", record.id);
+  return record;
+}
+
 }  // namespace
 
 std::filesystem::path BatchRecords::path_of(std::string_view id) const {
@@ -40,14 +54,13 @@ Status BatchRecords::read() {
       others.push_back(entry.path());
       continue;
     }
-    const Result<std::string> text = read_file(entry.path(), kRecordBytesMax);
-    Result<BatchRecord> record = text.ok() ? read_stored_batch(*text) : text.error();
+    Result<BatchRecord> record = read_record(entry.path());
     if (!record.ok()) {
       all_read_ = false;
       log::warning("{} is left out: {}", entry.path().string(), record.error().message);
       continue;
     }
-    if (!is_over(record->status) && std::filesystem::exists(note_of(record->id))) {
+    if (!is_over(record->status) && !is_absent(note_of(record->id))) {
       record->enter(BatchStatus::cancelling, Core::unix_seconds());
       unsaved_.insert(record->id);
     }
@@ -70,7 +83,7 @@ void BatchRecords::remove_leftover(const std::filesystem::path& path) const {
   if (!id.starts_with("batch_")) return;
   const bool torn = kind == ".json.part" || kind == ".cancelled.part";
   const bool is_part = kind == ".output" || kind == ".errors";
-  const bool of_none = !std::filesystem::exists(path_of(id));
+  const bool of_none = is_absent(path_of(id));
   const auto record = records_.find(id);
   const bool is_old_note =
       kind == ".cancelled" &&

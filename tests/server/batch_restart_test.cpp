@@ -216,6 +216,21 @@ TEST_F(BatchRestarts, WhatAKilledServerHadBegunToWriteIsRemoved) {
   EXPECT_EQ(call(server_->port(), "GET", "/v1/files/" + kept + "/content").body, "x");
 }
 
+TEST_F(BatchRestarts, ARecordOfAnotherNameIsLeftOut) {
+  leave_batch();
+  const fs::path other = directory_.path() / "batches" / "other.json";
+  fs::copy_file(part("json"), other);
+  change_record('"' + id_ + '"', R"("../outside")");
+  fs::create_symlink(part("cancelled"), part("cancelled"));  // whoever looks meets ELOOP
+  start();
+  EXPECT_EQ(text_at(call(server_->port(), "GET", "/v1/batches").json(), "first_id"), "null");
+  server_.reset();
+  EXPECT_FALSE(fs::exists(directory_.path() / "outside.json"));
+  fs::rename(other, part("json"));
+  start();
+  EXPECT_EQ(text_at(end(), "status"), "cancelled");
+}
+
 TEST_F(BatchRestarts, ErrorsNameTheirFields) {
   start();
   const auto error_of = [&](const std::string& method, const std::string& path,
