@@ -2,6 +2,10 @@
 // Logging through spdlog, the only file that includes it.
 #include "base/log.h"
 
+#include <cerrno>
+#include <chrono>
+#include <mutex>
+#include <poll.h>
 #include <string>
 #include <unistd.h>
 
@@ -13,6 +17,20 @@
 
 namespace koho::log {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kPatienceMs = 1000;
+constexpr std::chrono::seconds kSlow{10};  // after a loss, without patience
+
+/// Whether a line can be written within `ms`: into a pipe that nobody reads it cannot.
+bool has_room(int ms) {
+  pollfd room{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  int ready = 0;
+  do {
+    ready = poll(&room, 1, ms);
+  } while (ready < 0 && errno == EINTR);
+  return ready != 0;
+}
 
 spdlog::level::level_enum spdlog_level(Level level) {
   switch (level) {
@@ -35,6 +53,9 @@ struct Sink {
   Format format = Format::automatic;
   std::int64_t rank = -1;  // none
   bool json = false;
+  std::mutex writing;
+  std::uint64_t lost = 0;  // lines, since one was written
+  Clock::time_point lost_at = Clock::now() - kSlow;
 
   Sink() : logger(spdlog::stderr_color_mt("koho")) { apply(); }
 
@@ -52,6 +73,22 @@ struct Sink {
                                    R"("message":%v})"
                              : "%^%H:%M:%S.%e %-7l%$ " + text_rank + "%v");
     logger->flush_on(spdlog::level::warn);
+  }
+
+  /// Who waits for a reader would stop all who log, and these the server.
+  void write(spdlog::level::level_enum level, std::string_view line) {
+    const std::lock_guard lock(writing);
+    const bool is_slow = Clock::now() - lost_at < kSlow;
+    bool room = has_room(is_slow ? 0 : kPatienceMs);
+    if (room && lost > 0) {
+      const std::string told = fmt::format("{} lines are lost: nobody read the log", lost);
+      logger->warn(json ? log::quoted(told) : told);
+      lost = 0;
+      room = has_room(0);
+    }
+    if (room) return logger->log(level, line);
+    ++lost;
+    lost_at = Clock::now();
   }
 };
 
@@ -113,7 +150,7 @@ void write(Level level, std::string_view message, std::span<const Field> fields)
       line.append(" ").append(field.name).append("=").append(field.value);
     }
   }
-  out.logger->log(spdlog_level(level), std::string_view(line));
+  out.write(spdlog_level(level), line);
 }
 
 }  // namespace koho::log
