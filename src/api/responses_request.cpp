@@ -94,6 +94,16 @@ Result<ToolChoice> read_tool_choice(const Json& body) {
                           chat::dump_json(*value));
 }
 
+/// "auto" may drop items of an input that does not fit; here that is refused either way.
+Status read_truncation(const Json& body) {
+  const Json* value = body.given("truncation");
+  if (value == nullptr || *value == Json::string("auto") || *value == Json::string("disabled"))
+    return {};
+  return make_field_error(ErrorCode::invalid_argument, "truncation",
+                          "{}: must be \"auto\" or \"disabled\", found {:.100}",
+                          chat::dump_json(*value));
+}
+
 Status read_format(const Json& body, GenerationRequest& request) {
   const Json* text = body.given("text");
   if (text == nullptr) return {};
@@ -194,6 +204,7 @@ Status read_body(const Json& body, GenerationRequest& request) {
   KOHO_TRY_ASSIGN(request.conversation, read_responses_conversation(body, request.unknown_fields));
   KOHO_TRY_ASSIGN(request.conversation->enable_thinking, read_reasoning(body));
   KOHO_TRY_ASSIGN(request.tool_choice, read_tool_choice(body));
+  KOHO_TRY(read_truncation(body));
   KOHO_TRY(read_format(body, request));
   KOHO_TRY_ASSIGN(request.tokens_max, optional_integer(body, "max_output_tokens", 1,
                                                        std::numeric_limits<std::int32_t>::max()));

@@ -163,6 +163,15 @@ TEST(Responses, NamesWhatItRefuses) {
   EXPECT_EQ(read(R"({"model": "other", "input": "x"})", request).status, 404);
 }
 
+TEST(Responses, TruncatesNothingWhateverIsAskedFor) {
+  for (const char* value : {"null", "\"auto\"", "\"disabled\""})
+    EXPECT_EQ(refusal(std::string(R"("truncation": )") + value), "") << value;
+  for (const char* value : {"\"middle\"", "7", "true", "{}", "\"\""})
+    EXPECT_NE(refusal(std::string(R"("truncation": )") + value).find("truncation: must be"),
+              std::string::npos)
+        << value;
+}
+
 TEST(Responses, ReadsTheFormatOfTheText) {
   GenerationRequest request;
   EXPECT_EQ(read(body(R"("text": {"format": {"type": "json_schema", "name": "n",
