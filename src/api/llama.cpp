@@ -14,6 +14,7 @@
 #include "api/field_table.h"
 #include "api/json_text.h"
 #include "base/json_writer.h"
+#include "base/text.h"
 
 namespace koho::api {
 namespace {
@@ -154,6 +155,49 @@ class LlamaResponder final : public Responder {
   std::string stop_word_;
 };
 
+/// Adds to `bias`, logit_bias as other endpoints have it, what llama.cpp says of a token or of each
+/// token of a text.
+Refusal add_bias(const Json& token, const Json& value, const Model& model, Json& bias) {
+  Json number = value;
+  if (value.kind == Json::Kind::boolean && !value.boolean) {  // never
+    number.kind = Json::Kind::number;
+    number.text = "-100";
+  }
+  if (!token.is_string()) {
+    bias.set(token.is_integer() ? token.text : chat::dump_json(token), std::move(number));
+    return {};
+  }
+  if (model.tokenizer == nullptr)
+    return wrong_field("logit_bias", "logit_bias: texts need a model with a tokenizer.json");
+  const Result<std::vector<Token>> ids = model.tokenizer->encode(token.text);
+  if (!ids.ok()) return wrong_field("logit_bias", ids.error().message);
+  for (const Token id : *ids) {
+    if (bias.keys.size() > static_cast<std::size_t>(kLogitBiasMax)) break;  // refused anyway
+    bias.set(fmt::to_string(id), number);
+  }
+  return {};
+}
+
+/// [[id or text, number or false], …] or {"id or text": number or false, …}.
+Refusal read_bias(const Json& given, const Model& model, Json& bias) {
+  bias = Json::object();
+  for (std::size_t i = 0; i < given.items.size(); ++i) {
+    if (bias.keys.size() > static_cast<std::size_t>(kLogitBiasMax)) break;
+    const Json& item = given.items[i];
+    if (given.is_array() && (!item.is_array() || item.items.size() != 2))
+      return wrong_field("logit_bias",
+                         fmt::format("logit_bias[{}] must be a token id or a text, and a number or "
+                                     "false, found {}",
+                                     i, chat::kind_name(item.kind)));
+    Json token = given.is_array() ? item.items[0] : Json::string(given.keys[i]);
+    if (!given.is_array() && parse_integer<std::int64_t>(token.text))
+      token.kind = Json::Kind::number;
+    if (Refusal refused = add_bias(token, given.is_array() ? item.items[1] : item, model, bias))
+      return refused;
+  }
+  return {};
+}
+
 }  // namespace
 
 bool reads_of_llama_completion(std::string_view name) {
@@ -171,6 +215,10 @@ Refusal read_llama_completion(const Json& body, const Model& model, GenerationRe
     if (schema || key == "grammar") {
       const bool none = body.items[i].is_null() || body.items[i] == Json::string("");
       if (!none) constraint.set(schema ? "json" : "grammar", body.items[i]);
+    } else if (key == "logit_bias" && (body.items[i].is_array() || body.items[i].is_object())) {
+      Json bias;
+      if (Refusal refused = read_bias(body.items[i], model, bias)) return refused;
+      made.set(key, std::move(bias));
     } else {
       made.set(name_of(key), body.items[i]);
     }

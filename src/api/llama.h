@@ -14,7 +14,8 @@ namespace koho::api {
 bool reads_of_llama_completion(std::string_view name);
 
 /// Reads a completion's body with llama.cpp's names: "n_predict" (-1, the default, as many as fit),
-/// "repeat_penalty", "n_probs", "return_tokens", "json_schema" and "grammar". "echo" is refused.
+/// "repeat_penalty", "n_probs", "return_tokens", "json_schema", "grammar", and pairs in
+/// "logit_bias". "echo" is refused.
 Refusal read_llama_completion(const chat::Json& body,
                               const Model& model,
                               GenerationRequest& request);

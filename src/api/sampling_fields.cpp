@@ -75,8 +75,7 @@ Refusal read_allowed_tokens(const Value& value, RequestBuilder& builder) {
 Refusal read_bad_words(const Value& value, RequestBuilder& builder) {
   constexpr std::size_t kWordsMax = 256;
   std::vector<std::string> words;
-  if (!value.json.is_array()) return must_be(value, "an array of strings");
-  if (value.json.items.empty()) return {};
+  if (value.json.is_array() && value.json.items.empty()) return {};
   if (Refusal refused = read_texts(value, kWordsMax, 1024, words)) return refused;
   if (builder.model.tokenizer == nullptr)
     return wrong_field(value.name, "bad_words needs a model with a tokenizer.json");

@@ -330,6 +330,9 @@ TEST(Operations, TellsLlamaCppsClientsTokensAndProbabilities) {
 }
 
 TEST(Operations, AnswersLlamaCppsClients) {
+  using chat::Json;
+  const std::string kGreedy =
+      R"({"prompt":"Once upon a time","n_predict":1,"temperature":0,"n_probs":1,"return_tokens":true)";
   const std::uint16_t port = shared_server().port();
   const Reply whole =
       post(port, "/completion", R"({"prompt":"Once upon a time","n_predict":5,"temperature":0})");
@@ -356,6 +359,25 @@ TEST(Operations, AnswersLlamaCppsClients) {
   EXPECT_EQ(number.status, 200) << number.body;
   EXPECT_EQ(text_at(number.json(), "content").find_first_not_of("-0123456789"), std::string::npos)
       << number.body;
+  // logit_bias in its forms: an id or a text, a number or false.
+  const Json free = post(port, "/completion", kGreedy + "}").json();
+  const std::string first = text_at(free, "tokens.0");
+  for (const std::string& bias :
+       {"[[" + first + ",false]]", "[[" + first + ",-100]]", "{\"" + first + "\":-100}",
+        "[[" + chat::dump_json(at(free, "completion_probabilities.0.token")) + ",false]]"}) {
+    const Reply reply = post(port, "/completion", kGreedy + ",\"logit_bias\":" + bias + "}");
+    ASSERT_EQ(reply.status, 200) << bias << reply.body;
+    EXPECT_NE(text_at(reply.json(), "tokens.0"), first) << bias;
+  }
+  EXPECT_EQ(
+      text_at(post(port, "/completion", kGreedy + R"(,"logit_bias":[[7,-1],[7,0.5]]})").json(),
+              "tokens.0"),
+      first);
+  for (const char* bias : {"[7]", "[[7]]", "[[7,true]]", "[[7.5,1]]", "[[-1,1]]", "[[7,101]]", "7"})
+    EXPECT_EQ(text_at(post(port, "/completion", kGreedy + ",\"logit_bias\":" + bias + "}").json(),
+                      "error.param"),
+              "logit_bias")
+        << bias;
   EXPECT_EQ(post(port, "/completion", R"({"prompt":"a","n_predict":-2})").status, 400);
   EXPECT_EQ(post(port, "/completion", R"({"prompt":["a","b"],"n_predict":1})").status, 400);
   for (const auto& [field, value] :
