@@ -177,8 +177,9 @@ void GenerationJob::take_tokens() {
   key_is_at_limit_ = refused_.has_value();
 }
 
-std::vector<std::pair<std::string_view, std::string>> GenerationJob::limit_fields() const {
+std::vector<std::pair<std::string_view, std::string>> GenerationJob::limit_fields() {
   if (setup_.key == nullptr) return {};
+  if (stage_ == Stage::over) use_.reset();  // gives back what it did not use
   return setup_.key->fields(core_.clock().now_us());
 }
 

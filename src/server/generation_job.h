@@ -64,7 +64,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   const api::AnswerTotals& totals() const { return answer_->totals(); }
   bool is_cut() const { return answer_->finish() == api::Finish::length; }
   /// What is left of the API key's limits, as header fields.
-  std::vector<std::pair<std::string_view, std::string>> limit_fields() const;
+  std::vector<std::pair<std::string_view, std::string>> limit_fields();
   /// Appends a keep-alive comment or event; nothing unless a stream is running.
   void ping(std::string& out);
   /// What the request took from its key's limits, and keeps, is given back.

@@ -277,6 +277,22 @@ ApiKeySettings limited() {
   return key;
 }
 
+TEST(ApiKeyLimits, AnAnswerTellsWhatItGaveBack) {
+  const StoppedClock clock;
+  TinyServer server([](ServerSettings& settings) { settings.api_keys = {limited()}; },
+                    tiny_runtime(), clock);
+  const auto left_after = [&](const std::string& fields) {
+    const Reply reply = post(server.port(), "/v1/completions", R"({"prompt":[5,6,7,8],)" + fields,
+                             bearer("sk-limited"));
+    return reply.fields.at("x-ratelimit-remaining-tokens");
+  };
+  // The first token ends the answer: of 900 that it may have it takes one.
+  const std::string stopped = R"("max_tokens":900,"allowed_token_ids":[9],"stop_token_ids":[9])";
+  EXPECT_EQ(left_after(stopped + "}"), "995");
+  EXPECT_EQ(left_after(stopped + R"(,"n":200})"), "995");  // refused
+  EXPECT_EQ(left_after(stopped + R"(,"stop":["z"]})"), "990");
+}
+
 TEST(ApiKeyLimits, AnswersTellWhatIsLeft) {
   const StoppedClock clock;
   TinyServer server(
