@@ -262,10 +262,12 @@ Response answer_file_content(Core& /*core*/, BatchService& service, const Routed
   body->file = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
   const bool opened = body->file.is_open() && fstat(body->file.get(), &status) == 0;
-  if (!opened && errno == ENOENT) return not_found("file", call.rest);  // deleted in this moment
-  if (!opened || !S_ISREG(status.st_mode))
-    return refuse(make_error(ErrorCode::io_error, "{} could not be opened: {}", path.string(),
-                             opened ? "not a regular file" : std::strerror(errno)));
+  if (!opened || !S_ISREG(status.st_mode)) {
+    const Error error = make_error(ErrorCode::io_error, "{} could not be opened: {}", path.string(),
+                                   opened ? "not a regular file" : std::strerror(errno));
+    const bool deleted = !service.files().find(owner_of(call.key), call.rest);  // in this moment
+    return deleted ? not_found("file", call.rest) : refuse(error);
+  }
   body->left = status.st_size;
   Response response{.content_type = "application/octet-stream"};
   response.file = body;
