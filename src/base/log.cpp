@@ -7,7 +7,9 @@
 #include <mutex>
 #include <poll.h>
 #include <string>
+#include <string_view>
 #include <unistd.h>
+#include <utility>
 
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
@@ -98,6 +100,12 @@ Sink& sink() {
   return instance;
 }
 
+/// What ends a line (LS, PS) or turns the direction of text where a log is shown.
+constexpr std::pair<std::string_view, std::string_view> kMovesText[] = {
+    {"\u2028", "\\u2028"}, {"\u2029", "\\u2029"}, {"\u202a", "\\u202a"}, {"\u202b", "\\u202b"},
+    {"\u202c", "\\u202c"}, {"\u202d", "\\u202d"}, {"\u202e", "\\u202e"}, {"\u2066", "\\u2066"},
+    {"\u2067", "\\u2067"}, {"\u2068", "\\u2068"}, {"\u2069", "\\u2069"}};
+
 }  // namespace
 
 /// JSON may have DEL and the C1 controls as they are, but they steer terminals.
@@ -109,9 +117,12 @@ std::string quoted(std::string_view text) {
     if (is_c1) out.pop_back();
     if (is_c1 || byte == 0x7F) {
       out += fmt::format("\\u{:04x}", byte);
-    } else {
-      out += c;
+      continue;
     }
+    out += c;
+    if (byte < 0x80) continue;
+    for (const auto& [character, escape] : kMovesText)
+      if (out.ends_with(character)) out.replace(out.size() - 3, 3, escape);
   }
   return out;
 }

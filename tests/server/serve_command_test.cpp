@@ -215,10 +215,11 @@ TEST(ServeCommand, LogsHowRequestsEnded) {
 TEST(ServeCommand, LogsWhatClientsNameAsWholeCharactersWithoutControls) {
   Process process(serving());
   std::string body =
-      R"({"prompt":"a","max_tokens":1,"request_id":"odd","user":"u\u009b2J\u007f","u)";
+      R"({"prompt":"a","max_tokens":1,"request_id":"odd","user":"u\u009b2J\u007f\u2028\u202e","u)";
   while (body.size() < 250) body += "\u00e9";  // the log has the field's beginning
   EXPECT_EQ(post(process.ready_port(), "/v1/completions", body + R"(":1})").status, 200);
-  EXPECT_NE(line_of(process, "odd").find(R"("user":"u\u009b2J\u007f")"), std::string::npos);
+  EXPECT_NE(line_of(process, "odd").find(R"("user":"u\u009b2J\u007f\u2028\u202e")"),
+            std::string::npos);
   const std::string output = process.output();
   EXPECT_EQ(utf8_valid_bytes(output), output.size());
 }
