@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many bytes of request bodies the server holds at once. A body counts from its first byte
-// until its prompt is with the engine; then the prompt's token ids count until the answer ends.
-// Another budget counts answers that their clients do not read. Clients share both: of bodies one
-// has at most three times what is left, so three quarters alone, of unread answers what is left.
+// until its prompt is with the engine; then the prompt's token ids count until the answer ends. A
+// large head counts until its request is answered. Another budget counts answers that their clients
+// do not read. Clients share both: of bodies one has at most three times what is left, so three
+// quarters alone, of unread answers what is left.
 #pragma once
 
 #include <cstddef>

@@ -74,6 +74,7 @@ Connection::~Connection() {
   job_.reset();
   large_.reset();
   share_.resize(0);
+  head_share_.resize(0);
   pipelined_.resize(0);
   unread_share_.resize(0);
   place_.give_back();

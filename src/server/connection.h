@@ -93,6 +93,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::uint64_t turns_of_;  // whose turns this connection takes: of its last request
   ClientShare place_;       // of the connections
   BodyShare share_;         // of the body that is read
+  BodyShare head_share_;    // of the request's head
   std::string unread_;      // bytes that arrived while a request was being answered
   BodyShare pipelined_;     // of unread_
   bool reading_ = false;    // waits for bytes, or for its turn to read them

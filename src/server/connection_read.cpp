@@ -105,11 +105,15 @@ std::uint64_t Connection::client_asking(const Route* route) const {
   return key != nullptr && *key ? (*key)->client() : address_;
 }
 
-/// Counts the body's bytes; false: there are too many of all bodies, and the request is refused.
+/// Counts the body's bytes, and a large head's; false: there are too many of all bodies, and the
+/// request is refused.
 bool Connection::hold_body() {
-  if (reader_.body_bytes() == 0) return true;
+  if (head_share_.bytes() == 0) head_share_ = BodyShare(core_.bodies(), address_);
+  const std::size_t head = reader_.head_memory();
+  const bool head_fits = head <= kPipelinedPieceBytes || head_share_.grow(head);
+  if (head_fits && reader_.body_bytes() == 0) return true;
   if (share_.bytes() == 0) share_ = BodyShare(core_.bodies(), client_asking(nullptr));
-  if (share_.grow(reader_.body_memory())) return true;
+  if (head_fits && share_.grow(reader_.body_memory())) return true;
   reader_.drop_body();
   share_.resize(0);
   ++core_.counters().rejected_full;  // whoever sees it counted finds the room

@@ -169,6 +169,7 @@ void Connection::finish_exchange() {
   request_id_.clear();
   head_only_ = false;
   share_.resize(0);
+  head_share_.resize(0);
   stage_since_us_ = core_.clock().now_us();
   if (!keep_alive_) {
     close_after_ = true;

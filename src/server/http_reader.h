@@ -39,6 +39,8 @@ class HttpReader {
   void drop_body() { free_text(body_); }
   /// Bytes of the body so far.
   std::size_t body_bytes() const { return body_.size(); }
+  /// Memory that the head takes until it is complete.
+  std::size_t head_memory() const { return state_ == State::head ? raw_.capacity() : 0; }
   /// Memory that the body takes.
   std::size_t body_memory() const { return body_.capacity(); }
   /// The reason after `failed`; the connection must be closed.

@@ -226,6 +226,31 @@ TEST(ClientShares, RequestsBehindOnesThatAreAnsweredCountAmongBodies) {
   EXPECT_TRUE(comes_true([&] { return bodies.bytes() == 0; }));
 }
 
+TEST(ClientShares, HeadsUnderWayCountAmongBodies) {
+  TinyServer server([](ServerSettings& settings) {
+    settings.http.body_bytes = 100'000;
+    settings.bodies_bytes_max = 1;  // 400 KB of bodies
+  });
+  const BodyBudget& bodies = server.server().core().bodies();
+  std::vector<std::unique_ptr<Client>> many;
+  for (int i = 0; i < 24; ++i) {
+    many.push_back(std::make_unique<Client>(server.port()));
+    ASSERT_TRUE(many.back()->send("GET /livez HTTP/1.1\r\nCookie: " + std::string(30'000, 'x')));
+  }
+  EXPECT_TRUE(comes_true([&] { return server.counters().rejected_full.load() > 0; }));
+  EXPECT_LE(bodies.bytes(), 400'000U);
+  EXPECT_EQ(get(server.port(), "/livez").status, 200);  // its own head is small
+  many.clear();
+  EXPECT_TRUE(comes_true([&] { return bodies.bytes() == 0; }));
+  Client again(server.port());
+  ASSERT_TRUE(again.send("GET /livez HTTP/1.1\r\nCookie: " + std::string(30'000, 'x') +
+                         "\r\nHost: localhost\r\n\r\n"));
+  const std::optional<Reply> reply = again.read_reply();
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->status, 200);
+  EXPECT_TRUE(comes_true([&] { return bodies.bytes() == 0; }));
+}
+
 TEST(ClientShares, WhatALiveRequestKeepsCountsUntilItsEnd) {
   TinyServer server;
   const BodyBudget& bodies = server.server().core().bodies();
