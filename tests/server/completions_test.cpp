@@ -100,6 +100,10 @@ TEST(Completions, KeepsBadWordsOut) {
       "choices.0.text");
   EXPECT_EQ(other.substr(0, begin - 1), plain.substr(0, begin - 1));
   EXPECT_EQ(other.find(" " + word + " "), std::string::npos) << other;
+  EXPECT_EQ(
+      text_at(complete(quoted(kStory), R"("max_tokens":24,"bad_words":)" + quoted(word)).json(),
+              "choices.0.text"),
+      other);
   EXPECT_EQ(complete(quoted(kStory), R"("bad_words":[""])").status, 400);
 }
 
