@@ -6,6 +6,8 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -226,7 +228,7 @@ Status read_assistant(const Json& content,
     messages.back().reasoning_content.emplace();
   }
   Message& message = messages.back();
-  std::string text = message.content->text;
+  std::string& text = message.content->text;
   if (content.is_string()) {
     text += content.text;
   } else if (content.is_array()) {
@@ -236,7 +238,6 @@ Status read_assistant(const Json& content,
   } else {
     return wrong_kind(field, "a string or an array of blocks", &content);
   }
-  message.content = Json::string(text);
   return {};
 }
 
@@ -244,12 +245,11 @@ Status read_assistant(const Json& content,
 void order_tool_results(std::vector<Message>& messages) {
   for (std::size_t i = 0; i < messages.size(); ++i) {
     if (messages[i].tool_calls.empty()) continue;
-    const std::vector<ToolCall>& calls = messages[i].tool_calls;
-    const auto rank = [&calls](const Message& result) {
-      return std::find_if(
-                 calls.begin(), calls.end(),
-                 [&result](const ToolCall& call) { return call.id == result.tool_call_id; }) -
-             calls.begin();
+    std::unordered_map<std::string_view, std::size_t> places;
+    for (const ToolCall& call : messages[i].tool_calls) places.emplace(call.id, places.size());
+    const auto rank = [&places](const Message& result) {
+      const auto found = places.find(result.tool_call_id);
+      return found == places.end() ? places.size() : found->second;
     };
     std::size_t end = i + 1;
     while (end < messages.size() && messages[end].role == "tool") ++end;

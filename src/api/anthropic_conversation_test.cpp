@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "chat/template.h"
+#include "tests/support/thread_time.h"
 
 namespace koho::api {
 namespace {
@@ -49,6 +50,41 @@ TEST(AnthropicConversation, CombinesBlocksOfText) {
                  "messages": [{"role": "user", "content": [{"type": "text", "text": "a"},
                                                            {"type": "text", "text": "b"}]}]})"),
       "[gMASK]<sop><|system|>One.\nTwo.<|user|>a\nb<|assistant|><think>");
+}
+
+TEST(AnthropicConversation, AnAnswerInManyMessagesCostsLittleMoreThanInOne) {
+  const auto cost_of = [](std::size_t turns) {
+    std::string json = R"({"messages": [{"role": "user", "content": "y"})";
+    for (std::size_t i = 0; i < turns; ++i)
+      json +=
+          R"(,{"role": "assistant", "content": ")" + std::string(4'000'000 / turns, 'x') + "\"}";
+    json += "]}";
+    const double begin = testing::thread_seconds();
+    EXPECT_EQ(refusal(json), "accepted");
+    return testing::thread_seconds() - begin;
+  };
+  const double whole = cost_of(1);
+  EXPECT_LT(cost_of(8000), 20 * whole);  // not the square: each copied what was before it
+}
+
+TEST(AnthropicConversation, ManyResultsCostLittleMoreThanTheirText) {
+  std::string calls;
+  std::string results;
+  for (int i = 0; i < 12'000; ++i) {
+    const std::string id = std::to_string(20'000 - i);
+    calls += R"({"type": "tool_use", "name": "f", "input": {}, "id": "toolu_)" + id + "\"},";
+    results += R"({"type": "tool_result", "content": "x", "tool_use_id": "toolu_)" + id + "\"},";
+  }
+  calls.pop_back();
+  results.pop_back();
+  const std::string json = R"({"messages": [{"role": "user", "content": "y"},
+                                            {"role": "assistant", "content": [)" +
+                           calls + R"(]}, {"role": "user", "content": [)" + results + "]}]}";
+  const double begin = testing::thread_seconds();
+  EXPECT_TRUE(chat::parse_json(json).ok());
+  const double parsed = testing::thread_seconds();
+  EXPECT_EQ(refusal(json), "accepted");
+  EXPECT_LT(testing::thread_seconds() - parsed, 20 * (parsed - begin));
 }
 
 TEST(AnthropicConversation, DropsTheBillingHeaderWhereverItStands) {

@@ -117,7 +117,7 @@ class ItemReader {
       KOHO_TRY_ASSIGN(const std::string text,
                       text_of(*content, content_field, {"output_text", "text", "refusal"}));
       Message& assistant = turn();
-      assistant.content = Json::string(assistant.content->text + text);
+      assistant.content->text += text;
       return {};
     }
     if (role->text != "user" && role->text != "system" && role->text != "developer")

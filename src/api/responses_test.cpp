@@ -9,6 +9,7 @@
 #include "api/responses_conversation.h"
 #include "chat/template.h"
 #include "tests/support/scripted_answer.h"
+#include "tests/support/thread_time.h"
 
 namespace koho::api {
 namespace {
@@ -161,6 +162,21 @@ TEST(Responses, NamesWhatItRefuses) {
             "text.format.type: must be text, json_object or json_schema, found \"xml\"");
   GenerationRequest request;
   EXPECT_EQ(read(R"({"model": "other", "input": "x"})", request).status, 404);
+}
+
+TEST(Responses, AnAnswerInManyItemsCostsLittleMoreThanInOne) {
+  const auto cost_of = [](std::size_t items) {
+    std::string input = R"("input": [)";
+    for (std::size_t i = 0; i < items; ++i)
+      input +=
+          R"({"role": "assistant", "content": ")" + std::string(4'000'000 / items, 'x') + "\"},";
+    input += R"({"role": "user", "content": "y"}])";
+    const double begin = testing::thread_seconds();
+    EXPECT_EQ(refusal(input), "");
+    return testing::thread_seconds() - begin;
+  };
+  const double whole = cost_of(1);
+  EXPECT_LT(cost_of(8000), 20 * whole);  // not the square: each copied what was before it
 }
 
 TEST(Responses, TruncatesNothingWhateverIsAskedFor) {
