@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <random>
+#include <unordered_set>
 #include <xxhash.h>
 
 #include <fmt/format.h>
@@ -23,6 +25,14 @@ bool equal_in_constant_time(std::string_view given, std::string_view key) {
   for (std::size_t i = 0; i < given.size(); ++i)
     differs = differs | (key.empty() || given[i] != key[i % key.size()]);
   return !differs;
+}
+
+std::uint64_t private_hash(std::string_view secret) {
+  static const std::uint64_t seed = [] {
+    std::random_device device;
+    return (std::uint64_t{device()} << 32U) | device();
+  }();
+  return XXH3_64bits_withSeed(secret.data(), secret.size(), seed);
 }
 
 /// As OpenAI writes it: "120ms", "7s", "6m0s".
@@ -100,12 +110,12 @@ Result<std::vector<ApiKeySettings>> parse_api_keys(std::string_view text) {
     return make_error(ErrorCode::invalid_argument,
                       "expected {{\"keys\": [...]}} or an array of keys");
   std::vector<ApiKeySettings> keys;
+  std::unordered_set<std::string> secrets;
   for (std::size_t i = 0; i < list->items.size(); ++i) {
     const std::string path = fmt::format("keys[{}]", i);
     KOHO_TRY_ASSIGN(ApiKeySettings key, parse_key(list->items[i], path));
-    for (const ApiKeySettings& other : keys)
-      if (other.secret == key.secret)
-        return make_error(ErrorCode::invalid_argument, "{}.key stands there twice", path);
+    if (!secrets.insert(key.secret).second)
+      return make_error(ErrorCode::invalid_argument, "{}.key stands there twice", path);
     keys.push_back(std::move(key));
   }
   return keys;
@@ -305,6 +315,7 @@ ApiKeys::ApiKeys(std::vector<ApiKeySettings> settings, const ApiKeys& before) {
     } else {
       key->change(std::move(one));
     }
+    by_secret_.emplace(private_hash(key->settings().secret), key);
     keys_.push_back(std::move(key));
   }
 }
@@ -316,10 +327,10 @@ std::shared_ptr<ApiKey> ApiKeys::find_owner(std::string_view owner) const {
 }
 
 std::shared_ptr<ApiKey> ApiKeys::find(std::string_view given) const {
-  std::shared_ptr<ApiKey> found;
-  for (const std::shared_ptr<ApiKey>& key : keys_)
-    if (key->matches(given)) found = key;
-  return found;
+  const auto [begin, end] = by_secret_.equal_range(private_hash(given));
+  const auto found =
+      std::find_if(begin, end, [&](const auto& e) { return e.second->matches(given); });
+  return found == end ? nullptr : found->second;
 }
 
 }  // namespace koho::server

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -133,7 +134,8 @@ class ApiKeys {
   ApiKeys(std::vector<ApiKeySettings> settings, const ApiKeys& before);
 
   bool empty() const { return keys_.empty(); }
-  /// The key that equals `given`, or null. Takes the same time wherever they differ.
+  /// The key that equals `given`, or null. Takes the same time wherever they differ, and however
+  /// many there are.
   std::shared_ptr<ApiKey> find(std::string_view given) const;
   /// The key that makes things of this owner, or null.
   std::shared_ptr<ApiKey> find_owner(std::string_view owner) const;
@@ -141,6 +143,8 @@ class ApiKeys {
 
  private:
   std::vector<std::shared_ptr<ApiKey>> keys_;
+  /// By a hash of the secret that nobody outside can compute.
+  std::unordered_multimap<std::uint64_t, std::shared_ptr<ApiKey>> by_secret_;
 };
 
 }  // namespace koho::server

@@ -9,6 +9,7 @@
 #include "client.h"
 #include "server/api_keys.h"
 #include "server/key_use.h"
+#include "tests/support/thread_time.h"
 #include "tiny_server.h"
 
 namespace koho::server {
@@ -178,6 +179,22 @@ TEST(ApiKeyLimits, ChangedLimitsKeepWhatWasUsed) {
   EXPECT_EQ(field(*after.find("k"), "x-ratelimit-remaining-tokens", 0), "500");
   EXPECT_EQ(after.find("other"), nullptr);
   EXPECT_EQ(after.find("k")->usage().prompt_tokens, 500U);
+}
+
+TEST(ApiKeyLimits, AKeyIsFoundAmongManyAsFastAsAmongFew) {
+  const auto cost_among = [](int count) {
+    std::vector<ApiKeySettings> all;
+    for (int i = 0; i < count; ++i)
+      all.emplace_back("sk-" + std::to_string(i) + "-abcdefghijklmnopqrstuvwxyz");
+    const ApiKeys keys(all, {});
+    EXPECT_EQ(keys.find("sk-3-abcdefghijklmnopqrstuvwxyz"), keys.all()[3]);
+    EXPECT_EQ(keys.find("sk-3-abcdefghijklmnopqrstuvwxyZ"), nullptr);
+    const double begin = testing::thread_seconds();
+    for (int i = 0; i < 5000; ++i) EXPECT_EQ(keys.find(std::string(1024, 'x')), nullptr);
+    return testing::thread_seconds() - begin;
+  };
+  const double few = cost_among(10);
+  EXPECT_LT(cost_among(5000), 50 * few);  // it was compared with all
 }
 
 TEST(ApiKeyLimits, ALimitThatComesGivesNothingBackOfWhatWasTakenBefore) {
