@@ -110,7 +110,11 @@ class CompletionResponder final : public OpenAiResponder {
 
   void begin(const AnswerStart& started, std::string& out) override {
     begin_head(started, "cmpl-", "text_completion");
-    for (std::size_t i = 0; i < choices_.size() && options().echo; ++i) echo(i, out);
+    for (std::size_t i = 0; i < choices_.size() && options().echo; ++i) {
+      if (options().logprobs && i % choices_per_prompt_ == 0) score(i / choices_per_prompt_);
+      echo(i, out);
+    }
+    scored_ = {};
   }
 
   void piece(const Piece& piece, std::string& out) override {
@@ -188,13 +192,11 @@ class CompletionResponder final : public OpenAiResponder {
   void echo(std::size_t index, std::string& out) {
     const std::size_t prompt = index / choices_per_prompt_;
     const std::string& text = echoes_[prompt];
-    Logprobs logprobs;
-    if (options().logprobs) score(prompt, logprobs);
     Choice& choice = choices_[index];
     choice.offsets = TokenOffsets(model(), options().skip_special_tokens, num_characters(text));
     if (!streams()) {
       choice.text = text;
-      choice.logprobs = std::move(logprobs);
+      choice.logprobs = scored_;
       return;
     }
     open_chunk(index, out);
@@ -202,7 +204,7 @@ class CompletionResponder final : public OpenAiResponder {
     append_json_string(out, text);
     out += R"(,"logprobs":)";
     if (options().logprobs) {
-      logprobs.append_to(out);
+      scored_.append_to(out);
     } else {
       out += "null";
     }
@@ -211,8 +213,9 @@ class CompletionResponder final : public OpenAiResponder {
     close_chunk(out);
   }
 
-  /// The log probabilities of the prompt's tokens; the first has none.
-  void score(std::size_t prompt, Logprobs& logprobs) const {
+  /// The log probabilities of the prompt's tokens, which its choices share; the first has none.
+  void score(std::size_t prompt) {
+    scored_ = {};
     TokenOffsets offsets(model(), false);
     const std::vector<Token>& ids = prompt_ids_[prompt];
     for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -223,7 +226,7 @@ class CompletionResponder final : public OpenAiResponder {
         event.logprob = prompt_logprobs_[prompt][i - 1].logprob;
         event.top = prompt_logprobs_[prompt][i - 1].top;
       }
-      logprobs.add(*this, event, offsets.take(ids[i]), i == 0);
+      scored_.add(*this, event, offsets.take(ids[i]), i == 0);
     }
   }
 
@@ -278,6 +281,7 @@ class CompletionResponder final : public OpenAiResponder {
   std::vector<std::vector<Token>> prompt_ids_;
   std::vector<std::vector<PromptLogprob>> prompt_logprobs_;
   std::vector<std::string> echoes_;  // one per prompt
+  Logprobs scored_;                  // of the prompt that is echoed
   std::vector<Choice> choices_;
 };
 

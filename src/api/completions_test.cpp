@@ -8,6 +8,7 @@
 
 #include "api/json_text.h"
 #include "api/responder.h"
+#include "tests/support/thread_time.h"
 
 namespace koho::api {
 namespace {
@@ -39,6 +40,32 @@ TEST(CompletionLogprobs, TokensOfOneNameAreOneKey) {
   ASSERT_TRUE(json.ok()) << json.error().message << out;
   EXPECT_NE(out.find("\"top_logprobs\":[{\"\xef\xbf\xbd\":-1,\"a\":-3}]"), std::string::npos)
       << out;
+}
+
+TEST(CompletionLogprobs, ChoicesShareTheirPrompts) {
+  const Tokenizer tokenizer =
+      *Tokenizer::load(std::string(KOHO_SOURCE_DIR) + "/models/tiny/tokenizer.json");
+  Model model;
+  model.tokenizer = &tokenizer;
+  const auto cost_of = [&](std::int32_t choices) {
+    GenerationRequest request;
+    request.output.echo = true;
+    request.output.logprobs = 20;
+    request.base.choices = choices;
+    request.requests.resize(1);
+    request.requests.front().prompt.assign(1000, tokenizer.encode("a")->front());
+    request.prompts.push_back({.is_text = false, .text = {}, .ids = request.requests[0].prompt});
+    PromptLogprob scored;
+    for (Token token = 0; token < 20; ++token) scored.top.push_back({token, -0.125F});
+    request.prompt_logprobs.assign(1, {999, scored});
+    const std::unique_ptr<Responder> responder = respond_completion(request, model);
+    std::string out;
+    const double begin = testing::thread_seconds();
+    responder->begin({.id = "1"}, out);
+    return testing::thread_seconds() - begin;
+  };
+  const double one = cost_of(1);
+  EXPECT_LT(cost_of(128), 40 * one);  // what is told of a prompt was made for each choice
 }
 
 /// An answer that its grammar ended was told that the server is full, and clients tried again.

@@ -20,6 +20,11 @@ namespace {
 /// What a choice without max_tokens takes of its key's tokens a minute when it begins.
 constexpr std::int64_t kAnswerTokens = 256;
 
+Error queue_is_full() {
+  return make_error(ErrorCode::resource_exhausted,
+                    "the queue is full for this client, try again later");
+}
+
 }  // namespace
 
 GenerationJob::GenerationJob(Core& core, Setup setup)
@@ -188,8 +193,7 @@ Result<GenerationJob::Submitted> GenerationJob::submit_one(Request request) {
   const std::int32_t sequences = request.choices;
   if (!made.request.take(core_.engine_requests(), client(), 1) ||
       !made.sequences.take(core_.engine_sequences(), client(), sequences))
-    return make_error(ErrorCode::resource_exhausted,
-                      "the queue is full for this client, try again later");
+    return queue_is_full();
   KOHO_TRY_ASSIGN(made.stream, setup_.serving->engine.submit(std::move(request), setup_.wake));
   return made;
 }
@@ -198,6 +202,13 @@ void GenerationJob::submit() {
   const api::Model& model = setup_.serving->model;
   stage_ = Stage::running;
   stream_ = request_.stream;
+  std::int64_t sequences = 0;
+  for (const Request& one : request_.requests) sequences += one.choices;
+  // Refused before anything is made for each of them.
+  if (ClientShare all; !all.take(core_.engine_sequences(), client(), sequences)) {
+    refused_ = api::to_api_error(queue_is_full());
+    return;
+  }
   answer_.emplace(model, request_, setup_.endpoint->respond(request_, model));
   std::size_t bytes = request_.kept_bytes();
   for (Request& one : request_.requests) {

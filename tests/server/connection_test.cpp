@@ -47,6 +47,11 @@ TEST(Connection, FreesThePagesOfAClientThatLeft) {
 TEST(Connection, RefusesRequestsWhenTheQueueIsFull) {
   const std::unique_ptr<Runtime> runtime = start_tiny_runtime({.sequences = 1, .queue = 1});
   TinyServer server({}, *runtime);
+  // Of a list that has no room none begins.
+  std::string list = R"({"max_tokens":1,"prompt":["a")";
+  for (int i = 0; i < 50; ++i) list += R"(,"a")";
+  EXPECT_EQ(post(server.port(), "/v1/completions", list + "]}").status, 429);
+  EXPECT_EQ(server.serving().engine.statistics().requests_accepted, 0);
   std::vector<std::unique_ptr<Client>> clients;
   for (int i = 0; i < 2; ++i) {
     clients.push_back(std::make_unique<Client>(server.port()));
