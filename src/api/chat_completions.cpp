@@ -29,7 +29,7 @@ Refusal read_thinking_flag(const Value& value, std::optional<bool>& target) {
 Refusal read_thinking(const Value& value, RequestBuilder& builder) {
   chat::Conversation& conversation = *builder.request.conversation;
   if (!value.json.is_object()) return must_be(value, "an object");
-  if (const Json* type = value.json.find("type")) {
+  if (const Json* type = value.json.given("type")) {
     if (*type != Json::string("enabled") && *type != Json::string("disabled"))
       return wrong_field("thinking.type", "thinking.type must be \"enabled\" or \"disabled\"");
     conversation.enable_thinking = type->text == "enabled";

@@ -219,7 +219,7 @@ Refusal read_llama_completion(const Json& body, const Model& model, GenerationRe
       Json bias;
       if (Refusal refused = read_bias(body.items[i], model, bias)) return refused;
       made.set(key, std::move(bias));
-    } else {
+    } else if (!body.items[i].is_null() || made.find(name_of(key)) == nullptr) {
       made.set(name_of(key), body.items[i]);
     }
   }

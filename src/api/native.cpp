@@ -123,13 +123,18 @@ class Translation {
         if (Refusal refused = add(value, place)) return refused;
         continue;
       }
-      if (!path.empty() && value.is_null()) continue;
       const std::string_view name = name_of(key);
-      if (made_.find(name) != nullptr)
+      const bool known = made_.find(name) != nullptr;
+      if (value.is_null() && (known || !path.empty())) continue;
+      if (made_.given(name) != nullptr)
         return wrong_field(place, fmt::format("{}: {} has the same meaning and is given already",
                                               place, given(name)));
       made_.set(name, value);
-      places_.push_back(place);
+      if (known) {  // as null
+        *std::ranges::find(places_, given(name)) = place;
+      } else {
+        places_.push_back(place);
+      }
     }
     return {};
   }

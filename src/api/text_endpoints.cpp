@@ -104,7 +104,7 @@ Refusal answer_tokenize(const Json& body,
                         std::string& out) {
   if (model.tokenizer == nullptr) return no_tokenizer();
   std::vector<Token> ids;
-  const bool chat = body.find("messages") != nullptr;
+  const bool chat = body.given("messages") != nullptr;
   if (Refusal refused =
           chat ? tokenise_chat(body, model, key, ids) : tokenise_prompt(body, model, ids))
     return refused;

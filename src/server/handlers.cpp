@@ -171,7 +171,7 @@ Response answer_abort(Core& core, const RoutedRequest& call) {
   const chat::Json* id = nullptr;
   if (json.ok())
     for (const char* name : {"request_id", "rid"})
-      if (id == nullptr) id = json->find(name);
+      if (id == nullptr) id = json->given(name);
   if (id == nullptr || !id->is_string())
     return error_response(ErrorStyle::openai,
                           api::wrong_field("request_id", "request_id must be a string"));
@@ -357,7 +357,7 @@ std::string allowed_methods(std::string_view path) {
 }
 
 std::optional<Response> refuse_media_type(const Route& route, const RequestHead& head) {
-  const std::string_view encoding = head.field("content-encoding");
+  const std::string encoding = lower_case(head.field("content-encoding"));
   if (!encoding.empty() && encoding != "identity")
     return refuse(style_of(head), 415, "unsupported_media_type",
                   "Content-Encoding is not supported: send the body unencoded");

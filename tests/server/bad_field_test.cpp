@@ -328,7 +328,7 @@ TEST(BadInput, CountsUnknownFields) {
                  "unsupported_parameter", param);
   EXPECT_EQ(post(strict.port(), path_of(Api::chat),
                  body_with(Api::chat, R"("session_id":null,"functions":[],"store":true,)"
-                                      R"("thinking":{"type":"disabled","clear_thinking":true})"))
+                                      R"("thinking":{"type":null,"clear_thinking":true})"))
                 .status,
             200);
 }

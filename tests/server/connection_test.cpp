@@ -97,7 +97,8 @@ TEST(Connection, SendsAnErrorAfterTheFirstByteAsAnEvent) {
     EXPECT_EQ(text_at(*chat::parse_json(events[events.size() - 2]), "error.code"), "cancelled");
   }
   EXPECT_TRUE(server.becomes_idle());
-  EXPECT_EQ(post(server.port(), "/abort_request", R"({"request_id":"nobody"})").status, 404);
+  EXPECT_EQ(post(server.port(), "/abort_request", R"({"request_id":null,"rid":"nobody"})").status,
+            404);
   expect_alive(server.port());
 }
 

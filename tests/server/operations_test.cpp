@@ -213,6 +213,7 @@ TEST(Operations, TokenizesAndBack) {
       port, "/tokenize", R"({"prompt":"<|user|>","allow_special":false,"return_token_strs":true})");
   EXPECT_GT(std::stoi(text_at(plain.json(), "count")), 1);
   EXPECT_EQ(at(plain.json(), "token_strs").items.size(), at(plain.json(), "tokens").items.size());
+  EXPECT_EQ(post(port, "/tokenize", R"({"prompt":"a","messages":null})").status, 200);
   EXPECT_EQ(post(port, "/tokenize", R"({"prompt":7})").status, 400);
   EXPECT_EQ(post(port, "/detokenize", R"({"tokens":[-1]})").status, 400);
   EXPECT_EQ(post(port, "/detokenize", "[]").status, 400);
@@ -353,6 +354,10 @@ TEST(Operations, AnswersLlamaCppsClients) {
   EXPECT_NE(stream.events().back().find(R"("stop":true)"), std::string::npos);
   EXPECT_EQ(whole.json().find("tokens"), nullptr);
   EXPECT_EQ(whole.json().find("completion_probabilities"), nullptr);
+  const Reply nulls =
+      post(port, "/completion",
+           R"({"prompt":"Once upon a time","n_predict":5,"max_tokens":null,"temperature":0})");
+  EXPECT_EQ(text_at(nulls.json(), "content"), content) << nulls.body.substr(0, 300);
   const Reply number = post(
       port, "/completion",
       R"({"prompt":"A number: ","n_predict":9,"temperature":0,"json_schema":{"type":"integer"}})");
@@ -426,6 +431,19 @@ TEST(Operations, GeneratesFromIdsToIds) {
       R"("ignore_eos":true,"n":2,"top_p":null}})");
   ASSERT_EQ(nested.status, 200) << nested.body;
   EXPECT_EQ(text_at(nested.json(), "choices.0.ids"), text_at(whole.json(), "choices.0.ids"));
+  // null: not given.
+  for (const char* prompt : {R"("ids":null,"input_ids":[10,20,30],"text":null)",
+                             R"("text":null,"ids":null,"prompt":[10,20,30])"}) {
+    const Reply nulls =
+        post(port, "/generate",
+             std::string("{") + prompt +
+                 R"(,"max_tokens":null,"temperature":0,"ignore_eos":true,"max_new_tokens":5,)"
+                 R"("sampling_params":{"temperature":null,"max_tokens":null}})");
+    EXPECT_EQ(text_at(nulls.json(), "choices.0.ids"), text_at(whole.json(), "choices.0.ids"))
+        << nulls.body;
+  }
+  EXPECT_EQ(text_at(post(port, "/generate", R"({"text":null,"ids":7})").json(), "error.param"),
+            "ids");
   const Reply text = post(
       port, "/generate",
       R"({"text":"What","sampling_params":{"max_new_tokens":8,"regex":"[ab]{3}","stop":["x"]}})");
