@@ -80,7 +80,8 @@ struct Budget {
 
 class CallWriter {
  public:
-  CallWriter(const CallTags& tags, bool newlines) : tags_(tags), newlines_(newlines) {}
+  CallWriter(const CallTags& tags, bool newlines, std::int32_t whitespace_max)
+      : tags_(tags), newlines_(newlines), whitespace_max_(whitespace_max) {}
 
   /// The start of a call of the tool: its name.
   std::string name(const ToolGrammar& tool) const {
@@ -139,7 +140,7 @@ class CallWriter {
     return parameters.find("additionalProperties") != parameters.npos;
   }
 
-  static std::string value(const SchemaProperty& property) {
+  std::string value(const SchemaProperty& property) const {
     using Alternative = SchemaProperty::Alternative;
     std::vector<std::string> alternatives;
     for (const Alternative& alternative : property.alternatives) {
@@ -156,7 +157,8 @@ class CallWriter {
           break;
         case Alternative::Kind::json:
           alternatives.push_back(
-              fmt::format(R"({{"type":"json_schema","json_schema":{}}})", alternative.value));
+              fmt::format(R"({{"type":"json_schema","json_schema":{},"max_whitespace_cnt":{}}})",
+                          alternative.value, whitespace_max_));
           break;
       }
     }
@@ -165,6 +167,7 @@ class CallWriter {
 
   CallTags tags_;
   bool newlines_;
+  std::int32_t whitespace_max_;
 };
 
 std::string list_of(const std::vector<std::int32_t>& ids) {
@@ -217,7 +220,7 @@ Result<std::string> tool_call_tag(const Constraint& constraint,
   using Calls = Constraint::Calls;
   KOHO_TRY(check(constraint));
   KOHO_TRY_ASSIGN(const CallTags tags, find_tags(tokenizer));
-  const CallWriter writer(tags, constraint.newline_after_tags);
+  const CallWriter writer(tags, constraint.newline_after_tags, limits.whitespace_max);
   Budget budget{.us_max = limits.compile_us_max, .end_ns = end_ns};
   std::vector<std::string> bodies;
   std::vector<std::string> free_names;

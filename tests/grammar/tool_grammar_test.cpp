@@ -81,6 +81,31 @@ TEST(ToolGrammar, NothingFollowsASingleCall) {
   EXPECT_EQ(follow("<tool_call>get_time<arg_key>"), nullptr) << "the tool takes no arguments";
 }
 
+TEST(ToolGrammar, WhiteSpaceOfArgumentsHasABound) {
+  const GrammarLimits limits = testing::patient_limits();
+  GrammarCompiler compiler(testing::tiny_tokenizer(), testing::tiny_tokenizer().vocab_size(),
+                           limits);
+  const std::vector<ToolGrammar> tools{
+      {"f", R"({"type":"object","properties":{"a":{"type":"array","items":{"type":"integer"}}}})",
+       true}};
+  const auto grammar =
+      compiler.compile(Constraint::tool_calls(tools, Constraint::Calls::exactly_one));
+  ASSERT_TRUE(grammar.ok()) << grammar.error().message;
+  const auto takes = [&](std::int32_t blanks) {
+    const std::unique_ptr<Matcher> matcher = *(*grammar)->start();
+    const std::string call = "<tool_call>f<arg_key>a</arg_key><arg_value>[1" +
+                             std::string(static_cast<std::size_t>(blanks), ' ') +
+                             "]</arg_value></tool_call>";
+    const std::vector<std::int32_t> ids = *testing::tiny_tokenizer().encode_with_special(call);
+    for (const std::int32_t token : ids)
+      if (!matcher->accept(token).ok()) return false;
+    return matcher->can_end();
+  };
+  EXPECT_TRUE(takes(0));
+  EXPECT_TRUE(takes(limits.whitespace_max));
+  EXPECT_FALSE(takes(limits.whitespace_max + 1));
+}
+
 TEST(ToolGrammar, AnAnswerFollowsAFormatOrCallsTools) {
   const std::string format =
       R"({"type":"object","properties":{"city":{"type":"string","maxLength":5}},"required":["city"]})";
