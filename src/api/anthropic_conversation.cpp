@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -241,24 +240,6 @@ Status read_assistant(const Json& content,
   return {};
 }
 
-/// Sorts the results of a turn into the order of its calls: the template prints no ids.
-void order_tool_results(std::vector<Message>& messages) {
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    if (messages[i].tool_calls.empty()) continue;
-    std::unordered_map<std::string_view, std::size_t> places;
-    for (const ToolCall& call : messages[i].tool_calls) places.emplace(call.id, places.size());
-    const auto rank = [&places](const Message& result) {
-      const auto found = places.find(result.tool_call_id);
-      return found == places.end() ? places.size() : found->second;
-    };
-    std::size_t end = i + 1;
-    while (end < messages.size() && messages[end].role == "tool") ++end;
-    std::stable_sort(messages.begin() + static_cast<std::ptrdiff_t>(i + 1),
-                     messages.begin() + static_cast<std::ptrdiff_t>(end),
-                     [&rank](const Message& a, const Message& b) { return rank(a) < rank(b); });
-  }
-}
-
 Status read_messages(const Json& request, std::vector<Message>& messages) {
   const Json* list = request.find("messages");
   if (list == nullptr)
@@ -389,7 +370,6 @@ Result<chat::Conversation> read_anthropic_conversation(const Json& request) {
   KOHO_TRY(read_system(request, conversation.messages));
   KOHO_TRY(read_messages(request, conversation.messages));
   KOHO_TRY(read_tools(request, conversation.tools));
-  order_tool_results(conversation.messages);
   conversation.add_generation_prompt = conversation.messages.back().role != "assistant";
   return conversation;
 }

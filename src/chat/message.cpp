@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include <fmt/core.h>
@@ -44,8 +45,8 @@ Result<std::optional<bool>> read_flag(const Json& request, std::string_view name
 /// Parses an object whose text may break off anywhere, by closing what is open. Errors: too_long.
 Result<std::optional<Json>> read_cut_object(std::string_view text, std::size_t values_max) {
   // As a rule the text is whole, and needs no copy.
-  if (Result<Json> whole = parse_json(text, {.values_max = values_max});
-      whole.ok() && whole->is_object()) {
+  const JsonShape shape{.values_max = values_max, .last_of_duplicates = true};
+  if (Result<Json> whole = parse_json(text, shape); whole.ok() && whole->is_object()) {
     return std::optional<Json>(std::move(*whole));
   } else if (!whole.ok() && whole.error().reason == ErrorReason::too_long) {
     return std::move(whole).error();
@@ -71,7 +72,7 @@ Result<std::optional<Json>> read_cut_object(std::string_view text, std::size_t v
     cut += '"';
   }
   for (const char* missing : {"", "null", ":null"})
-    if (Result<Json> parsed = parse_json(cut + missing + closing, {.values_max = values_max});
+    if (Result<Json> parsed = parse_json(cut + missing + closing, shape);
         parsed.ok() && parsed->is_object()) {
       return std::optional<Json>(std::move(*parsed));
     } else if (!parsed.ok() && parsed.error().reason == ErrorReason::too_long) {
@@ -219,6 +220,25 @@ Status normalize_message(Message& message, const std::string& field) {
   return {};
 }
 
+/// Sorts the results of a turn into the order of its calls.
+void order_tool_results(std::vector<Message>& messages) {
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    std::unordered_map<std::string_view, std::size_t> places;
+    for (const ToolCall& call : messages[i].tool_calls) places.emplace(call.id, places.size());
+    // Ids that are used twice tell nothing.
+    if (places.empty() || places.size() < messages[i].tool_calls.size()) continue;
+    const auto rank = [&places](const Message& result) {
+      const auto found = places.find(result.tool_call_id);
+      return found == places.end() ? places.size() : found->second;
+    };
+    const auto begin = messages.begin() + static_cast<std::ptrdiff_t>(i + 1);
+    const auto end =
+        std::find_if(begin, messages.end(), [](const Message& one) { return one.role != "tool"; });
+    std::stable_sort(begin, end,
+                     [&rank](const Message& a, const Message& b) { return rank(a) < rank(b); });
+  }
+}
+
 }  // namespace
 
 Result<Json> read_arguments(std::string_view text, std::size_t& values_left) {
@@ -267,6 +287,7 @@ Result<Conversation> read_conversation(const Json& request) {
 Status normalize(Conversation& conversation) {
   for (std::size_t i = 0; i < conversation.messages.size(); ++i)
     KOHO_TRY(normalize_message(conversation.messages[i], fmt::format("messages[{}]", i)));
+  order_tool_results(conversation.messages);
   return {};
 }
 

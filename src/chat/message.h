@@ -65,7 +65,7 @@ Result<Conversation> read_conversation(const Json& request);
 ///  - content null or missing becomes "" (the templates print None for null);
 ///  - the text parts of a tool message become one string (the templates print Python's dict); the
 ///    `output` of a part counts as its text;
-///  - `reasoning` becomes `reasoning_content` where that is missing.
+///  - `reasoning` becomes `reasoning_content` if missing; results get the order of their calls.
 /// Refuses roles other than system, developer, user, assistant and tool, content that is neither a
 /// string nor an array, and parts that are not text.
 /// Errors: invalid_argument, or unsupported (image, audio and other parts), with the field.

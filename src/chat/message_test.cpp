@@ -60,6 +60,7 @@ TEST(Message, ReadsArgumentsThatBreakOff) {
            {R"({"a": "x\\)", R"({"a": "x\\"})"},
            {R"({"a": "x\u00e)", R"({"a": "x"})"},
            {R"({"a": "}", "b": 1)", R"({"a": "}", "b": 1})"},
+           {R"({"a": 1, "a": 3, "b": {"c": 1, "c": 2)", R"({"a": 3, "b": {"c": 2}})"},
            {"[1]", R"({"arguments": "[1]"})"},
            {"not JSON", R"({"arguments": "not JSON"})"},
            {R"({"a": 1} trailing)", R"({"arguments": "{\"a\": 1} trailing"})"}})
@@ -81,6 +82,26 @@ TEST(Message, NormalizeMakesWhatTheServerRenders) {
   EXPECT_EQ(result->messages[2].reasoning_content, "rc");
   EXPECT_EQ(result->messages[3].content, Json::string("abc"));
   EXPECT_EQ(visible_text(result->messages[4].content), "xy");
+}
+
+TEST(Message, NormalizePutsResultsIntoTheOrderOfTheirCalls) {
+  const auto results = [](const std::string& calls) {
+    const Result<Conversation> result = read_and_normalise(
+        R"({"messages":[{"role":"assistant","content":"","tool_calls":[)" + calls +
+        R"(]},{"role":"tool","tool_call_id":"c","content":"3"},
+            {"role":"tool","tool_call_id":"a","content":"1"},{"role":"tool","content":"-"},
+            {"role":"tool","tool_call_id":"b","content":"2"},{"role":"user","content":"?"},
+            {"role":"tool","tool_call_id":"a","content":"4"}]})");
+    std::string texts;
+    for (const Message& message : result->messages) texts += visible_text(message.content);
+    return texts;
+  };
+  EXPECT_EQ(results(R"({"id":"a","name":"f"},{"id":"b","name":"f"},{"id":"c","name":"f"})"),
+            "123-?4");
+  EXPECT_EQ(results(R"({"id":"a","name":"f"},{"id":"b","name":"f"},{"id":"a","name":"f"})"),
+            "31-2?4")
+      << "ids that are used twice tell nothing";
+  EXPECT_EQ(results(R"({"name":"f"},{"name":"f"})"), "31-2?4");
 }
 
 TEST(Message, NormalizeNamesTheFieldItRefuses) {
