@@ -93,9 +93,10 @@ void FairOrder::insert(Sequence& sequence, std::int32_t tokens) {
   const std::int32_t index = sequence.id.index;
   std::int32_t before = list.tail;
   if (before != -1 && at(before).arrival > sequence.arrival) {
-    std::int32_t after = list.head;
+    std::int32_t after = start_of_walk(list, sequence);
     while (at(after).arrival < sequence.arrival) after = at(after).next_of_size;
     before = at(after).previous_of_size;
+    list.returned = index;
   }
   const std::int32_t after = before == -1 ? list.head : at(before).next_of_size;
   sequence.previous_of_size = before;
@@ -105,12 +106,21 @@ void FairOrder::insert(Sequence& sequence, std::int32_t tokens) {
   group.classes |= std::uint32_t{1} << size;
 }
 
+std::int32_t FairOrder::start_of_walk(const Ends& list, const Sequence& sequence) const {
+  if (list.returned == -1) return list.head;
+  const Sequence& last = at(list.returned);
+  const std::int32_t before = last.previous_of_size;
+  const bool directly = before == -1 || at(before).arrival < sequence.arrival;
+  return directly || last.arrival < sequence.arrival ? list.returned : list.head;
+}
+
 void FairOrder::remove(Sequence& sequence) {
   const auto size = static_cast<std::size_t>(size_class(sequence.tokens_to_compute));
   Group& group = groups_[static_cast<std::size_t>(sequence.group)];
   Ends& list = group.lists[size];
   const std::int32_t before = sequence.previous_of_size;
   const std::int32_t after = sequence.next_of_size;
+  if (list.returned == sequence.id.index) list.returned = before;
   (before == -1 ? list.head : at(before).next_of_size) = after;
   (after == -1 ? list.tail : at(after).previous_of_size) = before;
   sequence.previous_of_size = -1;

@@ -39,7 +39,8 @@ class FairOrder {
   /// The step gives the sequence `tokens` of prefill.
   void charge(const Sequence& sequence, std::int32_t tokens);
   /// The sequence begins to wait, with about `tokens` to compute, or no longer waits. O(1) for a
-  /// newcomer; one that returns walks past those of its class that came before it.
+  /// newcomer and beside the one that returned last; another that returns walks past those of its
+  /// class that came before it.
   void insert(Sequence& sequence, std::int32_t tokens);
   void remove(Sequence& sequence);
   /// The sequence was given a batch slot, or gives it back, with all its pages.
@@ -82,6 +83,7 @@ class FairOrder {
   struct Ends {
     std::int32_t head = -1;
     std::int32_t tail = -1;
+    std::int32_t returned = -1;  // last, or one before it
   };
   /// The sequences of one client and priority.
   struct Group {
@@ -103,6 +105,7 @@ class FairOrder {
   Client& client_of(const Sequence& sequence) {
     return clients_[static_cast<std::size_t>(group_of(sequence).client)];
   }
+  std::int32_t start_of_walk(const Ends& list, const Sequence& sequence) const;
   std::int32_t find_client(std::uint64_t id);
   std::int32_t find_group(std::int32_t client, std::int32_t priority);
   const Group& group_of(const Sequence& sequence) const {

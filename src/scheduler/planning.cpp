@@ -312,6 +312,10 @@ bool Scheduler::admit(StepBatch& batch, Sequence& sequence) {
   while (sequence.pages.size() < pages) sequence.pages.push_back(take_page(sequence.partition));
 
   end_waiting(sequence);
+  if (sequence.tokens.empty()) {
+    hold_tokens(sequence, *sequence.shared_prompt);
+    sequence.shared_prompt.reset();
+  }
   sequence.state = SequenceState::running;
   sequence.admitted_step = step_;
   sequence.lacks_pages_since = 0;
@@ -379,7 +383,7 @@ void Scheduler::weigh_partitions(const Sequence& sequence) {
         static_cast<std::int32_t>(other.pages.size());
   }
   if (!limits_.prefix_cache) return;
-  prefix_.count_matches(sequence.tokens, given_tokens(sequence), sequence.salt, matches_);
+  prefix_.count_matches(sequence.known_tokens(), given_tokens(sequence), sequence.salt, matches_);
   for (std::size_t p = 0; p < loads_.size(); ++p) loads_[p] -= matches_[p];
 }
 
@@ -407,8 +411,8 @@ std::int32_t Scheduler::share_pages(Sequence& sequence, PageHandle& copy_from) {
     }
   }
   if (!limits_.prefix_cache) return 0;
-  return prefix_.match(sequence.tokens, given_tokens(sequence), sequence.salt, sequence.pages,
-                       sequence.partition) *
+  return prefix_.match(sequence.known_tokens(), given_tokens(sequence), sequence.salt,
+                       sequence.pages, sequence.partition) *
          page_tokens;
 }
 

@@ -86,8 +86,6 @@ Result<SequenceId> Scheduler::submit(const SequenceRequest& request) {
   sequence.submitted_step = step_;
   sequence.salt = request.salt;
   sequence.wants_token_counts = request.wants_token_counts;
-  sequence.tokens.reserve(static_cast<std::size_t>(length_max));
-  sequence.tokens.assign(request.prompt.begin(), request.prompt.end());
   sequence.prompt_length = static_cast<std::int32_t>(prompt);
   sequence.length_max = static_cast<std::int32_t>(length_max);
   sequence.pages.reserve(
@@ -99,6 +97,15 @@ Result<SequenceId> Scheduler::submit(const SequenceRequest& request) {
 
   Sequence* parent = find_mutable(request.fork_of);
   KOHO_CHECK(parent == nullptr || parent->prompt_length == sequence.prompt_length);
+  if (parent == nullptr) {
+    hold_tokens(sequence, request.prompt);
+  } else {
+    // Of many forks of a long prompt each would take its memory, and the time to copy it.
+    if (!parent->shared_prompt)
+      parent->shared_prompt =
+          std::make_shared<const std::vector<Token>>(request.prompt.begin(), request.prompt.end());
+    sequence.shared_prompt = parent->shared_prompt;
+  }
   if (parent != nullptr && parent->computed < parent->prompt_length) {
     sequence.awaits_parent = true;
     sequence.next_fork = parent->first_fork;
@@ -280,7 +287,13 @@ void Scheduler::emit_deduplicated_pages(StepBatch& batch) {
   deduplicated_pages_.clear();
 }
 
+void Scheduler::hold_tokens(Sequence& sequence, std::span<const Token> prompt) {
+  sequence.tokens.reserve(static_cast<std::size_t>(sequence.length_max));
+  sequence.tokens.assign(prompt.begin(), prompt.end());
+}
+
 void Scheduler::release_forks(Sequence& parent) {
+  parent.shared_prompt.reset();
   while (parent.first_fork != -1) {
     Sequence& fork = at(parent.first_fork);
     parent.first_fork = fork.next_fork;
@@ -325,7 +338,7 @@ void Scheduler::end_waiting(Sequence& sequence) {
 std::int32_t Scheduler::tokens_to_compute(const Sequence& sequence) {
   if (starts_from_parent(sequence)) return 1;
   if (!limits_.prefix_cache) return sequence.known();
-  prefix_.count_matches(sequence.tokens, given_tokens(sequence), sequence.salt, matches_);
+  prefix_.count_matches(sequence.known_tokens(), given_tokens(sequence), sequence.salt, matches_);
   return sequence.known() - std::ranges::max(matches_) * limits_.tokens_per_page;
 }
 

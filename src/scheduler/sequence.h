@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "kvcache/page_pool.h"
@@ -36,6 +38,9 @@ struct Sequence {
   bool wants_token_counts = false;  // the device keeps counts of its tokens, for penalties
 
   std::vector<Token> tokens;  // prompt, then what was sampled
+  /// Of a fork that was never admitted, which has no tokens of its own until then; of its parent
+  /// until the prompt is computed.
+  std::shared_ptr<const std::vector<Token>> shared_prompt{};
   std::int32_t prompt_length = 0;
   std::int32_t length_max = 0;         // tokens.size() never passes it
   std::int32_t in_flight_samples = 0;  // tokens being sampled by steps not yet applied
@@ -70,7 +75,10 @@ struct Sequence {
   std::int32_t next_of_size = -1;      // in FairOrder's list of its group and size class
   std::int32_t previous_of_size = -1;
 
-  std::int32_t known() const { return static_cast<std::int32_t>(tokens.size()); }
+  std::span<const Token> known_tokens() const {
+    return tokens.empty() && shared_prompt ? *shared_prompt : tokens;
+  }
+  std::int32_t known() const { return static_cast<std::int32_t>(known_tokens().size()); }
   /// Tokens, those in flight included.
   std::int32_t length() const { return known() + in_flight_samples; }
   /// Tokens whose keys and values will ever be needed: the last sampled token is never fed back.
