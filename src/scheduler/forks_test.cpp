@@ -22,7 +22,7 @@ TEST(SchedulerForks, ForksHaveTokensOfTheirOwnWhenTheyAreAdmitted) {
   for (const SequenceId id : forks) {
     const Sequence& fork = *harness.scheduler.find(id);
     EXPECT_EQ(fork.state, SequenceState::waiting);
-    EXPECT_EQ(fork.tokens.capacity(), 0U);
+    EXPECT_TRUE(fork.tokens.empty());
     EXPECT_EQ(fork.known(), 11);
   }
   harness.step();

@@ -313,7 +313,7 @@ bool Scheduler::admit(StepBatch& batch, Sequence& sequence) {
 
   end_waiting(sequence);
   if (sequence.tokens.empty()) {
-    hold_tokens(sequence, *sequence.shared_prompt);
+    sequence.tokens.assign(sequence.shared_prompt->begin(), sequence.shared_prompt->end());
     sequence.shared_prompt.reset();
   }
   sequence.state = SequenceState::running;

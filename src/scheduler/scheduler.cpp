@@ -97,10 +97,12 @@ Result<SequenceId> Scheduler::submit(const SequenceRequest& request) {
 
   Sequence* parent = find_mutable(request.fork_of);
   KOHO_CHECK(parent == nullptr || parent->prompt_length == sequence.prompt_length);
+  sequence.tokens.reserve(static_cast<std::size_t>(length_max));  // steps allocate nothing
   if (parent == nullptr) {
-    hold_tokens(sequence, request.prompt);
+    sequence.tokens.assign(request.prompt.begin(), request.prompt.end());
   } else {
-    // Of many forks of a long prompt each would take its memory, and the time to copy it.
+    // Of many forks of a long prompt each would take its memory (that nobody wrote to takes none),
+    // and the time to copy it.
     if (!parent->shared_prompt)
       parent->shared_prompt =
           std::make_shared<const std::vector<Token>>(request.prompt.begin(), request.prompt.end());
@@ -285,11 +287,6 @@ void Scheduler::emit_deduplicated_pages(StepBatch& batch) {
     batch.run_pages.push_back(sequence->pages[i].page);
   }
   deduplicated_pages_.clear();
-}
-
-void Scheduler::hold_tokens(Sequence& sequence, std::span<const Token> prompt) {
-  sequence.tokens.reserve(static_cast<std::size_t>(sequence.length_max));
-  sequence.tokens.assign(prompt.begin(), prompt.end());
 }
 
 void Scheduler::release_forks(Sequence& parent) {

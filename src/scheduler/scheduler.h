@@ -265,8 +265,6 @@ class Scheduler {
   void release_pages(Sequence& sequence);
   void register_pages(Sequence& sequence);
   void release_forks(Sequence& parent);
-  /// Gives the sequence tokens of its own.
-  static void hold_tokens(Sequence& sequence, std::span<const Token> prompt);
   void forget_fork(Sequence& fork);
   /// Makes a sequence that does not run held (paused, or awaiting its parent) or waiting.
   void settle(Sequence& sequence);

@@ -38,7 +38,7 @@ struct Sequence {
   bool wants_token_counts = false;  // the device keeps counts of its tokens, for penalties
 
   std::vector<Token> tokens;  // prompt, then what was sampled
-  /// Of a fork that was never admitted, which has no tokens of its own until then; of its parent
+  /// Of a fork that was never admitted, whose own tokens are empty until then; of its parent
   /// until the prompt is computed.
   std::shared_ptr<const std::vector<Token>> shared_prompt{};
   std::int32_t prompt_length = 0;
