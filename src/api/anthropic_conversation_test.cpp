@@ -63,8 +63,7 @@ TEST(AnthropicConversation, AnAnswerInManyMessagesCostsLittleMoreThanInOne) {
     EXPECT_EQ(refusal(json), "accepted");
     return testing::thread_seconds() - begin;
   };
-  const double whole = cost_of(1);
-  EXPECT_LT(cost_of(8000), 20 * whole);  // not the square: each copied what was before it
+  EXPECT_LT(testing::cost_of_pieces(cost_of), 20);  // not the square: each copied what was before
 }
 
 TEST(AnthropicConversation, ManyResultsCostLittleMoreThanTheirText) {

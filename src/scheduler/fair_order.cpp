@@ -89,50 +89,23 @@ void FairOrder::insert(Sequence& sequence, std::int32_t tokens) {
   sequence.tokens_to_compute = tokens;
   const auto size = static_cast<std::size_t>(size_class(tokens));
   Group& group = groups_[static_cast<std::size_t>(sequence.group)];
-  Ends& list = group.lists[size];
-  const std::int32_t index = sequence.id.index;
-  std::int32_t before = list.tail;
-  if (before != -1 && at(before).arrival > sequence.arrival) {
-    std::int32_t after = start_of_walk(list, sequence);
-    while (at(after).arrival < sequence.arrival) after = at(after).next_of_size;
-    before = at(after).previous_of_size;
-    list.returned = index;
-  }
-  const std::int32_t after = before == -1 ? list.head : at(before).next_of_size;
-  sequence.previous_of_size = before;
-  sequence.next_of_size = after;
-  (before == -1 ? list.head : at(before).next_of_size) = index;
-  (after == -1 ? list.tail : at(after).previous_of_size) = index;
+  group.lists[size].insert(sequences_, &Sequence::of_size, sequence);
   group.classes |= std::uint32_t{1} << size;
-}
-
-std::int32_t FairOrder::start_of_walk(const Ends& list, const Sequence& sequence) const {
-  if (list.returned == -1) return list.head;
-  const Sequence& last = at(list.returned);
-  const std::int32_t before = last.previous_of_size;
-  const bool directly = before == -1 || at(before).arrival < sequence.arrival;
-  return directly || last.arrival < sequence.arrival ? list.returned : list.head;
 }
 
 void FairOrder::remove(Sequence& sequence) {
   const auto size = static_cast<std::size_t>(size_class(sequence.tokens_to_compute));
   Group& group = groups_[static_cast<std::size_t>(sequence.group)];
-  Ends& list = group.lists[size];
-  const std::int32_t before = sequence.previous_of_size;
-  const std::int32_t after = sequence.next_of_size;
-  if (list.returned == sequence.id.index) list.returned = before;
-  (before == -1 ? list.head : at(before).next_of_size) = after;
-  (after == -1 ? list.tail : at(after).previous_of_size) = before;
-  sequence.previous_of_size = -1;
-  sequence.next_of_size = -1;
-  if (list.head == -1) group.classes &= ~(std::uint32_t{1} << size);
+  group.lists[size].remove(sequences_, &Sequence::of_size, sequence);
+  if (group.lists[size].head() == -1) group.classes &= ~(std::uint32_t{1} << size);
 }
 
 std::span<const std::int32_t> FairOrder::heads() {
   heads_.clear();
   for (const Group& group : groups_)
     if (group.classes != 0)
-      heads_.push_back(group.lists[static_cast<std::size_t>(std::countr_zero(group.classes))].head);
+      heads_.push_back(
+          group.lists[static_cast<std::size_t>(std::countr_zero(group.classes))].head());
   return heads_;
 }
 
@@ -150,7 +123,7 @@ Sequence* FairOrder::first(std::int32_t class_end) const {
     const std::uint32_t classes = group.classes & wanted & ~group.passed_over;
     if (classes == 0) continue;
     const std::int32_t size = std::countr_zero(classes);
-    Sequence& candidate = at(group.lists[static_cast<std::size_t>(size)].head);
+    Sequence& candidate = at(group.lists[static_cast<std::size_t>(size)].head());
     if (best != nullptr && !comes_before(candidate, size, *best, best_class)) continue;
     best = &candidate;
     best_class = size;

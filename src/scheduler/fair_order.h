@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "scheduler/arrival_list.h"
 #include "scheduler/limits.h"
 #include "scheduler/sequence.h"
 
@@ -38,9 +39,8 @@ class FairOrder {
   void begin_step(std::span<const std::int32_t> running);
   /// The step gives the sequence `tokens` of prefill.
   void charge(const Sequence& sequence, std::int32_t tokens);
-  /// The sequence begins to wait, with about `tokens` to compute, or no longer waits. O(1) for a
-  /// newcomer and beside the one that returned last; another that returns walks past those of its
-  /// class that came before it.
+  /// The sequence begins to wait, with about `tokens` to compute, or no longer waits: in the list
+  /// of its class (ArrivalList::insert).
   void insert(Sequence& sequence, std::int32_t tokens);
   void remove(Sequence& sequence);
   /// The sequence was given a batch slot, or gives it back, with all its pages.
@@ -80,11 +80,6 @@ class FairOrder {
   static constexpr std::int32_t kSizeClasses = 26;  // 2^24 tokens in pages of one
 
  private:
-  struct Ends {
-    std::int32_t head = -1;
-    std::int32_t tail = -1;
-    std::int32_t returned = -1;  // last, or one before it
-  };
   /// The sequences of one client and priority.
   struct Group {
     std::int32_t client = -1;  // of clients_
@@ -93,7 +88,7 @@ class FairOrder {
     std::uint64_t served = 0;
     std::uint32_t classes = 0;      // bit i: some of class i wait
     std::uint32_t passed_over = 0;  // bit i: class i is, in this step
-    std::array<Ends, kSizeClasses> lists;
+    std::array<ArrivalList, kSizeClasses> lists;
   };
   struct Client {
     std::uint64_t id = 0;
@@ -105,7 +100,6 @@ class FairOrder {
   Client& client_of(const Sequence& sequence) {
     return clients_[static_cast<std::size_t>(group_of(sequence).client)];
   }
-  std::int32_t start_of_walk(const Ends& list, const Sequence& sequence) const;
   std::int32_t find_client(std::uint64_t id);
   std::int32_t find_group(std::int32_t client, std::int32_t priority);
   const Group& group_of(const Sequence& sequence) const {

@@ -27,6 +27,12 @@ inline constexpr SequenceId kNoSequence{};
 /// the device was lost) · any → unused (finished or cancelled).
 enum class SequenceState : std::uint8_t { unused, held, waiting, running };
 
+/// The index of the sequence after it, and before it, in an ArrivalList; -1: none.
+struct ListLinks {
+  std::int32_t next = -1;
+  std::int32_t previous = -1;
+};
+
 struct Sequence {
   SequenceId id;
   SequenceState state = SequenceState::unused;
@@ -68,12 +74,10 @@ struct Sequence {
   bool awaits_parent = false;        // … whose prompt is not computed yet
   std::int32_t first_fork = -1;      // head of the forks that await this sequence
   std::int32_t next_fork = -1;
-  std::int32_t next = -1;  // in its priority's waiting list
-  std::int32_t previous = -1;
+  ListLinks of_priority;               // in its priority's waiting list
   std::int32_t group = -1;             // of FairOrder: client and priority
   std::int32_t tokens_to_compute = 0;  // while it waits: less what was cached when it began to
-  std::int32_t next_of_size = -1;      // in FairOrder's list of its group and size class
-  std::int32_t previous_of_size = -1;
+  ListLinks of_size;                   // in FairOrder's list of its group and size class
 
   std::span<const Token> known_tokens() const {
     return tokens.empty() && shared_prompt ? *shared_prompt : tokens;

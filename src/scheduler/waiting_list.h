@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "scheduler/arrival_list.h"
 #include "scheduler/limits.h"
 #include "scheduler/sequence.h"
 
@@ -17,8 +18,7 @@ class WaitingList {
   WaitingList(std::vector<Sequence>& sequences, std::int32_t aging_steps)
       : sequences_(sequences), aging_steps_(aging_steps) {}
 
-  /// In its place by arrival. O(1) for a newcomer, and beside the one that returned last: forks of
-  /// one parent return together. Another that returns walks past older ones.
+  /// In its place by arrival (ArrivalList::insert).
   void insert(Sequence& sequence);
   void remove(Sequence& sequence);
   /// Who is to be admitted next, or nullptr: whom nobody else precedes.
@@ -29,18 +29,11 @@ class WaitingList {
   std::int32_t size() const { return size_; }
 
  private:
-  struct Ends {
-    std::int32_t head = -1;
-    std::int32_t tail = -1;
-    std::int32_t returned = -1;  // last, or one before it
-  };
-  /// Of those that wait, one from which on all are looked at for the place of one that returns.
-  std::int32_t start_of_walk(const Ends& list, const Sequence& sequence) const;
   Sequence& at(std::int32_t index) const { return sequences_[static_cast<std::size_t>(index)]; }
 
   std::vector<Sequence>& sequences_;
   std::int64_t aging_steps_;
-  std::array<Ends, kPriorities> lists_;
+  std::array<ArrivalList, kPriorities> lists_;
   std::int32_t size_ = 0;
 };
 

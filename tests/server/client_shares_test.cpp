@@ -203,11 +203,14 @@ TEST(ClientShares, PipelinedAnswersOfOpenPathsThatNobodyReadsAreBounded) {
   EXPECT_TRUE(comes_true([&] { return unread.bytes() == 0; }));
 }
 
+/// 400 KB of all bodies.
+void hold_few_bodies(ServerSettings& settings) {
+  settings.http.body_bytes = 100'000;
+  settings.bodies_bytes_max = 1;
+}
+
 TEST(ClientShares, RequestsBehindOnesThatAreAnsweredCountAmongBodies) {
-  TinyServer server([](ServerSettings& settings) {
-    settings.http.body_bytes = 100'000;
-    settings.bodies_bytes_max = 1;  // 400 KB of bodies
-  });
+  TinyServer server(hold_few_bodies);
   const BodyBudget& bodies = server.server().core().bodies();
   std::vector<std::unique_ptr<Client>> many;
   for (int i = 0; i < 24; ++i) {
@@ -227,10 +230,7 @@ TEST(ClientShares, RequestsBehindOnesThatAreAnsweredCountAmongBodies) {
 }
 
 TEST(ClientShares, HeadsUnderWayCountAmongBodies) {
-  TinyServer server([](ServerSettings& settings) {
-    settings.http.body_bytes = 100'000;
-    settings.bodies_bytes_max = 1;  // 400 KB of bodies
-  });
+  TinyServer server(hold_few_bodies);
   const BodyBudget& bodies = server.server().core().bodies();
   std::vector<std::unique_ptr<Client>> many;
   for (int i = 0; i < 24; ++i) {

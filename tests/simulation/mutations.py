@@ -14,6 +14,7 @@ import sys
 POOL = "kvcache/page_pool.cpp"
 CACHE = "kvcache/prefix_cache.cpp"
 LIST = "scheduler/waiting_list.cpp"
+ARRIVALS = "scheduler/arrival_list.cpp"
 FAIR = "scheduler/fair_order.cpp"
 SCHEDULER = "scheduler/scheduler.cpp"
 PLANNING = "scheduler/planning.cpp"
@@ -83,7 +84,7 @@ MUTATIONS = [
      (SCHEDULER, "  release_forks(*sequence);\n  if (sequence->awaits",
       "  if (!@) release_forks(*sequence);\n  if (sequence->awaits")),
     ("a preempted sequence queues behind newcomers",
-     (LIST, "if (before != -1 && at(before).arrival", "if (!@ && before != -1 && at(before).arrival")),
+     (ARRIVALS, "if (before != -1 && at(before).arrival", "if (!@ && before != -1 && at(before).arrival")),
     ("waiting does not count against priorities",
      (LIST, "sequence.submitted_step + sequence.priority * aging_steps_",
       "(@ ? 0 : sequence.submitted_step) + sequence.priority * aging_steps_")),
