@@ -51,10 +51,12 @@ __device__ __forceinline__ bool splits_into_kv_tiles(const Attention& p, int chu
   return chunks * p.kv_heads <= (short_contexts ? kTileSplitChunksMax : kTileSplitChunksAny);
 }
 
-/// Whether contexts of the step, one work tile each, would keep the CTAs busy. The host asks, for
-/// the kernels of many contexts.
+/// Whether contexts of the step, one work tile each, would keep the CTAs busy: many, or one for
+/// nearly every CTA. The host asks, for the kernels of many contexts.
 inline bool has_many_contexts(const Attention& p) {
-  return 4 * p.decodes * p.kv_heads >= 7 * kDecodeCtasPerSm * p.multiprocessors;
+  const int ctas = kDecodeCtasPerSm * p.multiprocessors;
+  const std::int64_t contexts = static_cast<std::int64_t>(p.decodes) * p.kv_heads;
+  return 4 * contexts >= 7 * ctas || (contexts <= ctas && 10 * contexts >= 9 * ctas);
 }
 /// Of a context of a step with many: which work tiles are its own. attention_decode.cu lists them
 /// for attention_combine_many.cu.
