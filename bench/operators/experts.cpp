@@ -172,8 +172,9 @@ Result<std::vector<OperatorRun>> build(const BenchBackends& site,
 
 /// How many tokens there are. What backends have other kernels for: `one` or two, whose shared
 /// expert is stored and shaped like the others; `many` rows an expert, aligned; a `full_batch` of
-/// more than 8,192 choices, of whose tokens some are compared.
-enum class Size { one, few, many, full_batch };
+/// more than 8,192 choices, of whose tokens some are compared; `narrow`: few wide experts beside a
+/// slice of the shared one.
+enum class Size { one, few, many, full_batch, narrow };
 
 struct RandomExpertsShape {
   std::int64_t hidden, ffn;
@@ -187,6 +188,18 @@ RandomExpertsShape random_shape(Random& random, Size size) {
   const bool many = size == Size::many;
   const bool full_batch = size == Size::full_batch;
   RandomExpertsShape shape{};
+  if (size == Size::narrow) {
+    shape.hidden = random.pick({64, 160, 272});
+    shape.ffn = random.pick({520, 776, 1000});
+    shape.first = random.integer(0, 3);
+    shape.count = random.integer(1, 9);
+    shape.total = shape.first + shape.count + random.integer(8, 30);
+    shape.choices = random.integer(1, 8);
+    shape.shared = true;
+    shape.tokens =
+        random.pick({1, 1, random.integer(2, 8), random.integer(9, 64), random.integer(65, 100)});
+    return shape;
+  }
   shape.hidden = full_batch ? random.pick({16, 32, 128, 272})
                  : many     ? random.pick({64, 128, 272, 512})
                  : one      ? random.pick({33, 160, 272, 528, 784, 1040})
@@ -248,8 +261,8 @@ Result<OperatorRun> build_random(const Own& own, WeightQuant quant, bool mixed, 
     operands->experts.push_back(random_mlp(random, shape.hidden, shape.ffn, quant, mixed));
   if (shape.shared)
     operands->shared =
-        random_mlp(random, shape.hidden, size == Size::one ? shape.ffn : random.pick({16, 64, 200}),
-                   quant, mixed);
+        random_mlp(random, shape.hidden,
+                   size == Size::one ? shape.ffn : random.pick({16, 64, 200, 376}), quant, mixed);
   ExpertsSource source;
   source.first = shape.first;
   source.total = says_total ? shape.total : 0;
@@ -307,6 +320,7 @@ std::vector<OperatorCase> expert_cases() {
   random("experts_fp8_one", WeightQuant::fp8_channel, false, Size::one);
   random("experts_fp8_many", WeightQuant::fp8_channel, false, Size::many);
   random("experts_fp8_full_batch", WeightQuant::fp8_channel, false, Size::full_batch);
+  random("experts_fp8_narrow", WeightQuant::fp8_channel, false, Size::narrow);
   random("experts_fp8_block_one", WeightQuant::fp8_block, false, Size::one);
   random("experts_fp8_block_many", WeightQuant::fp8_block, false, Size::many);
 

@@ -148,8 +148,12 @@ class CudaBackend final : public Backend {
   Result<const std::uint8_t*> stage(const ConstTensorView& view);
   /// Device memory with a copy of `bytes`, which may go when this returns.
   Result<DeviceBlock> to_device(std::span<const std::byte> bytes, std::string_view purpose);
-  Result<TiledWeights> make_tiles(
-      TileType type, bool interleaved, std::int64_t count, std::int64_t rows, std::int64_t columns);
+  /// `count` weights, all of one size but the last.
+  Result<TiledWeights> make_tiles(TileType type,
+                                  bool interleaved,
+                                  std::int64_t count,
+                                  const MatrixSize& each,
+                                  const MatrixSize& last);
   Status put_rows(const TiledWeights& matrix,
                   const RowDestination& place,
                   const LinearSource& source);
@@ -216,6 +220,9 @@ class CudaBackend final : public Backend {
   Status multiply_down(const GroupCall& call,
                        const GroupKernels& kernels,
                        const GroupScratch& scratch);
+  /// Whether a group of `count` experts like `expert` takes a `shared` one that is narrower.
+  bool takes_narrow(const MlpSource& expert, const MlpSource& shared, std::int64_t count) const;
+  Status multiply_narrow(const GroupCall& call, const GroupScratch& scratch);
   Result<GroupRows> run_group(const GroupCall& call, std::byte*& scratch_at);
 
   /// Makes this GPU the calling thread's current one; the caller may be a new thread, or one that

@@ -30,7 +30,8 @@ struct ExpertLayer {
   std::int64_t hidden, ffn, first, count, total, choices;
   bool shared;
   std::int64_t tokens;
-  std::int64_t chosen = 0;  // so many experts share the choices; 0: all
+  std::int64_t chosen = 0;      // so many experts share the choices; 0: all
+  std::int64_t shared_ffn = 0;  // of a rank's slice of the shared expert; 0: ffn
 
   /// The expert of number `i` among those that share the choices, counted round and round.
   double expert(std::int64_t i) const {
@@ -65,9 +66,11 @@ Result<Experts> place(Backend& backend,
   ExpertsSource source{.first = layer.first, .total = layer.total, .experts = {}, .shared = {}};
   const std::int64_t experts = layer.count + (layer.shared ? 1 : 0);
   for (std::int64_t e = 0; e < experts; ++e) {
-    matrices.emplace_back(random, layer.ffn, layer.hidden);
-    matrices.emplace_back(random, layer.ffn, layer.hidden);
-    matrices.emplace_back(random, layer.hidden, layer.ffn);
+    const bool slice = e == layer.count && layer.shared_ffn > 0;
+    const std::int64_t ffn = slice ? layer.shared_ffn : layer.ffn;
+    matrices.emplace_back(random, ffn, layer.hidden);
+    matrices.emplace_back(random, ffn, layer.hidden);
+    matrices.emplace_back(random, layer.hidden, ffn);
   }
   for (std::size_t e = 0; e < static_cast<std::size_t>(experts); ++e) {
     const MlpSource mlp{matrices[3 * e].source(), matrices[3 * e + 1].source(),
@@ -199,10 +202,17 @@ constexpr ExpertLayer kExpertLayers[] = {
     {"odd widths, entries of up to 32 tokens", 5204, 200, 1, 5, 10, 6, true, 39},
     {"one of eight ranks, two tiles an item", 5120, 1536, 3, 5, 40, 8, false, 70},
     {"the same, odd numbers of tiles", 4160, 1440, 0, 4, 16, 8, true, 30},
+    {"a slice of the shared expert, entries of up to 8 tokens", 5120, 1536, 3, 5, 40, 8, true, 16,
+     0, 192},
+    {"the same, of 64 tokens", 5120, 1536, 3, 5, 160, 8, true, 64, 0, 192},
+    {"the same, several entries an expert", 5120, 1536, 3, 5, 160, 8, true, 64, 12, 384},
+    {"the same, two tiles an item", 5120, 1536, 3, 5, 40, 8, true, 100, 0, 192},
+    {"the same, odd numbers of tiles", 4160, 1440, 0, 4, 40, 8, true, 70, 0, 184},
     {"sliced in eight, more tiles than fit at once", 1280, 192, 0, 70, 70, 8, true, 67},
     {"a prompt of GLM-4.5-Air", 4096, 1408, 0, 10, 10, 8, true, 333},
     {"a shorter one, token blocks of 160", 4096, 1408, 0, 10, 10, 8, true, 165},
     {"a prompt on one of four ranks", 5120, 1536, 3, 4, 12, 8, false, 400},
+    {"the same with a slice of the shared expert", 5120, 1536, 3, 4, 12, 8, true, 400, 0, 384},
     {"a prompt, sliced in eight", 5120, 192, 0, 12, 12, 8, true, 2401},
     {"a prompt whose tokens have few experts here", 5120, 192, 3, 4, 12, 8, true, 1030}};
 
@@ -218,12 +228,15 @@ constexpr ExpertLayer kRepeatedLayers[] = {
     {"GLM-4.7 sliced in four", 5120, 384, 0, 24, 24, 8, true, 8},
     {"GLM-4.7 sliced in eight", 5120, 192, 0, 40, 40, 8, false, 8},
     {"one of four ranks", 5120, 1536, 3, 4, 12, 8, false, 2},
+    {"the same with a slice of the shared expert", 5120, 1536, 3, 4, 12, 8, true, 2, 0, 384},
 };
 /// From 48 tokens on w2 overlaps w13.
 constexpr ExpertLayer kRepeatedBatches[] = {
     {"sliced in eight", 1280, 192, 0, 70, 70, 8, true, 48},
     {"sliced in eight, two tiles an item", 1280, 192, 0, 90, 90, 8, true, 130},
     {"one of eight ranks, several entries an expert", 5120, 1536, 3, 5, 160, 8, false, 48, 12},
+    {"the same with a slice of the shared expert", 5120, 1536, 3, 5, 160, 8, true, 48, 12, 192},
+    {"the same, two tiles an item", 5120, 1536, 3, 20, 160, 8, true, 130, 0, 192},
 };
 TEST_F(CudaExperts, CallsBackToBackHaveTheBitsOfTheFirst) {
   for (const ExpertLayer& layer : kRepeatedLayers)

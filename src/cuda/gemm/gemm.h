@@ -81,6 +81,17 @@ struct Gemm {
   int single_count = 0;
   bool single_shared = false;
   bool single_row = false;  // every block multiplies row 0 of x, not a row of its own
+  /// The last expert, if it is a shared one: the first token blocks of the list, or of a step of
+  /// one token, are its own. It may be narrower than the others (a rank's slice): with fewer weight
+  /// tiles in a grouped decode GEMM, with narrower rows in experts_down.cuh.
+  struct SharedExpert {
+    int token_blocks = 0;  // 0: there is none
+    int tiles = 0;
+    int width_bytes = 0;
+    int x_bytes = 0;
+    std::uint32_t rows_stored_full = 0;
+  };
+  SharedExpert shared;
   /// Bytes that the producers prefetch into L2 before they wait for the previous kernel.
   struct L2Prefetch {
     const std::uint8_t* data = nullptr;

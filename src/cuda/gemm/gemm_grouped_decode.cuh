@@ -43,7 +43,7 @@ template <template <TileType, int> class Multiply, TileType kType, int kTiles>
 __device__ void consume(const Gemm& p, Ring ring, int blocks, int token_blocks, float* sums) {
   constexpr int kRowTiles = Multiply<kType, kTiles>::kRowTiles;
   using Plan = GroupedDecodePlan<kTiles, kRowTiles>;
-  const int work_tiles = token_blocks * blocks;
+  const int work_tiles = num_work_tiles<kRowTiles>(p, blocks, token_blocks);
   const int group = kRowTiles > 1 ? warp_index() / 4 : 0;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -55,15 +55,15 @@ __device__ void consume(const Gemm& p, Ring ring, int blocks, int token_blocks, 
   const int first_index = static_cast<int>(blockIdx.x) / p.split_k;
   WorkTile next{};
   if (first_index < work_tiles)
-    next = work_tile_at(p, blocks, first_index, token_blocks, Plan::kTokens);
+    next = work_tile_at<kRowTiles>(p, blocks, first_index, token_blocks, Plan::kTokens);
   for (int index = first_index; index < work_tiles; index += step) {
     WorkTile work_tile = next;
     if (index + step < work_tiles)
-      next = work_tile_at(p, blocks, index + step, token_blocks, Plan::kTokens);
+      next = work_tile_at<kRowTiles>(p, blocks, index + step, token_blocks, Plan::kTokens);
     if (work_tile.count == 0) continue;
     take_interleaved_block<kTiles>(p, blocks, index, work_tile);
     work_tile.tile = work_tile.tile * kRowTiles + group;
-    const bool present = kRowTiles == 1 || work_tile.tile < p.tiles;
+    const bool present = kRowTiles == 1 || work_tile.tile < tiles_of(p, work_tile);
     if (!present) --work_tile.tile;  // the tile before it, so that there is something to read
     Multiply<kType, kTiles> multiply;
     TileEpilogue<kType, kTiles> end;
@@ -136,8 +136,8 @@ __global__ void __launch_bounds__(
   cluster_sync();
   const int index = static_cast<int>(blockIdx.x) / p.split_k;
   if (!producer && index < token_blocks * blocks)
-    reduce_split_k<kType, kTiles>(p, work_tile_at(p, blocks, index, token_blocks, Plan::kTokens),
-                                  sums);
+    reduce_split_k<kType, kTiles>(
+        p, work_tile_at<kRowTiles>(p, blocks, index, token_blocks, Plan::kTokens), sums);
   __syncwarp();
   cluster_sync();  // NOTE: no CTA may exit while another reads its sums
 }

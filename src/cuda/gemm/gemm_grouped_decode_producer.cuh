@@ -94,7 +94,7 @@ __device__ __forceinline__ void copy_weights(const Gemm& p,
   const auto bytes =
       static_cast<std::uint32_t>(min(Plan::kSlotWidth, p.width_bytes - begin) * kTileRows);
   const int tile = work_tile.tile * kRowTiles;
-  const int present = min(kRowTiles, p.tiles - tile);
+  const int present = min(kRowTiles, tiles_of(p, work_tile) - tile);
   const std::uint32_t barrier = ring.full + 8U * static_cast<std::uint32_t>(slot);
   mbarrier_arrive_expect_tx(barrier, static_cast<std::uint32_t>(present) * bytes);
   const std::uint8_t* from =
@@ -140,28 +140,28 @@ __device__ void produce(const Gemm& p, Ring ring, int blocks, int token_blocks) 
     }
   };
   const bool known = !has_experts(p) || p.token_blocks_early;
-  int work_tiles = token_blocks * blocks;
+  int work_tiles = num_work_tiles<kRowTiles>(p, blocks, token_blocks);
   if (known) {
     if (first_index < work_tiles)
-      start(work_tile_at(p, blocks, first_index, token_blocks, Plan::kTokens));
-  } else if (first_index < blocks && p.first_block_expert >= 0) {
-    start({p.first_block_expert, first_index, 0, 1, 0});
+      start(work_tile_at<kRowTiles>(p, blocks, first_index, token_blocks, Plan::kTokens));
+  } else if (p.first_block_expert >= 0 && first_index < num_shared_work_tiles<kRowTiles>(p)) {
+    start({p.first_block_expert, first_index / p.shared.token_blocks, 0, 1, 0, 0});
   }
   if (leads && elect_one()) prefetch_paced(p);
   wait_on_dependent_grids();
   if (!known) {
     token_blocks = num_token_blocks(p, Plan::kTokens);
-    work_tiles = token_blocks * blocks;
+    work_tiles = num_work_tiles<kRowTiles>(p, blocks, token_blocks);
   }
   int done = 0;
   WorkTile next{};
   if (first_index < work_tiles)
-    next = work_tile_at(p, blocks, first_index, token_blocks, Plan::kTokens);
+    next = work_tile_at<kRowTiles>(p, blocks, first_index, token_blocks, Plan::kTokens);
   TokenSource<kTiles, kRowTiles> tokens;
   for (int index = first_index; index < work_tiles; index += step) {
     WorkTile work_tile = next;
     if (index + step < work_tiles)
-      next = work_tile_at(p, blocks, index + step, token_blocks, Plan::kTokens);
+      next = work_tile_at<kRowTiles>(p, blocks, index + step, token_blocks, Plan::kTokens);
     if (work_tile.count == 0) continue;
     take_interleaved_block<kTiles>(p, blocks, index, work_tile);
     for (int stage = range.begin; stage < range.end; ++stage, ++done) {

@@ -58,32 +58,51 @@ __device__ __forceinline__ int x_row_of(const Gemm& p, int row) {
   return p.single_row ? 0 : p.x_rows != nullptr ? p.x_rows[row] : row;
 }
 
+/// Work tiles of the shared expert, which come first: its token blocks take each weight tile, or
+/// pair, in turn.
+template <int kRowTiles>
+__device__ __forceinline__ int num_shared_work_tiles(const Gemm& p) {
+  return p.shared.token_blocks * ceil_div(p.shared.tiles, kRowTiles);
+}
+template <int kRowTiles>
+__device__ __forceinline__ int num_work_tiles(const Gemm& p, int blocks, int token_blocks) {
+  return (token_blocks - p.shared.token_blocks) * blocks + num_shared_work_tiles<kRowTiles>(p);
+}
+/// Weight tiles of a work tile's expert.
+__device__ __forceinline__ int tiles_of(const Gemm& p, const WorkTile& work_tile) {
+  return work_tile.block < p.shared.token_blocks ? p.shared.tiles : p.tiles;
+}
+
 /// Looks up work tile `index`. `blocks` is the number of weight tiles, or of pairs. A linear
 /// layer's token blocks of one weight tile follow each other, so that the second reads the tile
 /// from L2.
+template <int kRowTiles>
 __device__ __forceinline__ WorkTile
 work_tile_at(const Gemm& p, int blocks, int index, int token_blocks, int tokens_per_block) {
   WorkTile work_tile{};
+  if (!has_experts(p)) {
+    const int first = index % token_blocks * tokens_per_block;
+    return {0, index / token_blocks, first, min(tokens_per_block, p.tokens - first), 0, 0};
+  }
+  const int of_shared = num_shared_work_tiles<kRowTiles>(p);
+  const int others = index - of_shared;
+  const int token_block =
+      others < 0 ? index % p.shared.token_blocks : p.shared.token_blocks + others / blocks;
+  const int tile = others < 0 ? index / p.shared.token_blocks : others % blocks;
   if (p.single_ids != nullptr) {
-    const int token_block = index / blocks;
     const int slot = token_block - (p.single_shared ? 1 : 0);
     const int expert = slot < 0 ? p.single_count : p.single_ids[slot] - p.single_first;
     const bool here = slot < 0 || (expert >= 0 && expert < p.single_count);
-    work_tile = {expert, index % blocks, token_block, here ? 1 : 0};
-  } else if (p.token_blocks != nullptr) {  // experts: tiles of one token block follow each other
-    const ExpertTokenBlock token_block = p.token_blocks[index / blocks];
+    work_tile = {expert, tile, token_block, here ? 1 : 0, 0, token_block};
+  } else {  // tiles of one token block follow each other
+    const ExpertTokenBlock listed = p.token_blocks[token_block];
     std::uint32_t turn;  // block_of_expert, and above it blocks_of_expert
     static_assert(offsetof(ExpertTokenBlock, blocks_of_expert) ==
                   offsetof(ExpertTokenBlock, block_of_expert) + 2);
     std::memcpy(
-        &turn,
-        reinterpret_cast<const char*>(&token_block) + offsetof(ExpertTokenBlock, block_of_expert),
+        &turn, reinterpret_cast<const char*>(&listed) + offsetof(ExpertTokenBlock, block_of_expert),
         sizeof turn);
-    work_tile = {token_block.expert, index % blocks, token_block.first,
-                 token_block.count,  turn,           index / blocks};
-  } else {
-    const int first = index % token_blocks * tokens_per_block;
-    work_tile = {0, index / token_blocks, first, min(tokens_per_block, p.tokens - first)};
+    work_tile = {listed.expert, tile, listed.first, listed.count, turn, token_block};
   }
   return work_tile;
 }
@@ -98,9 +117,11 @@ __device__ __forceinline__ void take_interleaved_block(const Gemm& p,
                                                        WorkTile& work_tile) {
   if constexpr (kTiles > 1) return;
   const int places = static_cast<int>(work_tile.turn >> 16U);
-  if (!p.interleave_token_blocks || places <= 1) return;
-  const int first = index / blocks - static_cast<int>(work_tile.turn & 0xFFFFU);
-  const int among = index - first * blocks;  // work tiles of all these token blocks
+  const int shared = p.shared.token_blocks;
+  if (!p.interleave_token_blocks || places <= 1 || work_tile.block < shared) return;
+  const int first = work_tile.block - static_cast<int>(work_tile.turn & 0xFFFFU);
+  // Of the work tiles of all these token blocks.
+  const int among = index - num_shared_work_tiles<1>(p) - (first - shared) * blocks;
   const ExpertTokenBlock token_block = p.token_blocks[first + among % places];
   work_tile.tile = among / places;
   work_tile.block = first + among % places;

@@ -37,6 +37,10 @@ bool alike(std::span<const MlpSource* const> experts) {
   });
 }
 
+MatrixSize size_of(const LinearSource& source) {
+  return {source.out_features(), source.in_features()};
+}
+
 }  // namespace
 
 /// Generates the elements of a synthetic `view`, whose first one is at `place`, into packed rows.
@@ -86,21 +90,30 @@ Result<DeviceBlock> CudaBackend::to_device(std::span<const std::byte> bytes,
   return block;
 }
 
-Result<TiledWeights> CudaBackend::make_tiles(
-    TileType type, bool interleaved, std::int64_t count, std::int64_t rows, std::int64_t columns) {
+Result<TiledWeights> CudaBackend::make_tiles(TileType type,
+                                             bool interleaved,
+                                             std::int64_t count,
+                                             const MatrixSize& each,
+                                             const MatrixSize& last) {
+  const std::int64_t tile_rows = interleaved ? kPairRows : kTileRows;
+  const auto width_of = [&](const MatrixSize& size) {
+    return round_up<std::int64_t>(size.columns * (type == TileType::bf16 ? 2 : 1), kTileWidthStep);
+  };
   TiledWeights matrix;
   matrix.type = type;
   matrix.interleaved = interleaved;
   matrix.count = count;
-  matrix.rows = rows;
-  matrix.columns = columns;
-  matrix.width_bytes =
-      round_up<std::int64_t>(columns * (type == TileType::bf16 ? 2 : 1), kTileWidthStep);
-  matrix.tiles = ceil_div<std::int64_t>(rows, interleaved ? kPairRows : kTileRows);
-  const std::int64_t bytes = count * matrix.tiles * kTileRows * matrix.width_bytes;
+  matrix.rows = each.rows;
+  matrix.columns = each.columns;
+  matrix.width_bytes = width_of(each);
+  matrix.tiles = ceil_div(each.rows, tile_rows);
+  matrix.last_width_bytes = width_of(last);
+  matrix.last_tiles = ceil_div(last.rows, tile_rows);
+  const std::int64_t bytes = kTileRows * ((count - 1) * matrix.tiles * matrix.width_bytes +
+                                          matrix.last_tiles * matrix.last_width_bytes);
   KOHO_TRY_ASSIGN(matrix.weight, DeviceBlock::allocate(memory_, bytes, "weights"));
   // Rows beyond the matrix are zeros; rows within are written whole.
-  if (rows % (interleaved ? kPairRows : kTileRows) != 0) {
+  if (each.rows % tile_rows != 0 || last.rows % tile_rows != 0) {
     KOHO_CUDA_TRY(
         cudaMemsetAsync(matrix.weight.as<void>(), 0, static_cast<std::size_t>(bytes), stream_));
     KOHO_CUDA_TRY(cudaStreamSynchronize(stream_));  // rows are written on other streams
@@ -146,7 +159,8 @@ Status CudaBackend::put_rows(const TiledWeights& matrix,
                 .source_stride_bytes = row_bytes,
                 .rows = source.out_features(),
                 .row_bytes = row_bytes,
-                .width_bytes = matrix.width_bytes,
+                .width_bytes =
+                    place.matrix + 1 == matrix.count ? matrix.last_width_bytes : matrix.width_bytes,
                 .first_row = place.first,
                 .interleave = place.interleave};
   KOHO_TRY_ASSIGN(const bool taken, enqueue_large(source.weight, repack, place.copy));
@@ -181,7 +195,8 @@ Result<LinearSegment> CudaBackend::place_segment(std::span<const LinearSource> b
     has_bias = has_bias || !block.bias.empty();
   }
   LinearSegment segment;
-  KOHO_TRY_ASSIGN(segment.weight, make_tiles(type, false, 1, rows, columns));
+  const MatrixSize size{rows, columns};
+  KOHO_TRY_ASSIGN(segment.weight, make_tiles(type, false, 1, size, size));
   TiledWeights& matrix = segment.weight;
   twice =
       twice && type == TileType::fp8 && cublaslt_ != nullptr && CublasLtGemm::takes(rows, columns);
@@ -245,7 +260,7 @@ Result<Linear> CudaBackend::do_place_linear(std::span<const LinearSource> blocks
 Result<TiledWeights> CudaBackend::place_gate_up(std::span<const MlpSource* const> experts) {
   const LinearSource& model = experts[0]->gate;
   KOHO_TRY_ASSIGN(TiledWeights matrix, make_tiles(tile_type(model.quant), true, std::ssize(experts),
-                                                  model.out_features(), model.in_features()));
+                                                  size_of(model), size_of(experts.back()->gate)));
   TiledScales scales(matrix);
   for (RowDestination place; place.matrix < matrix.count; ++place.matrix) {
     const MlpSource& expert = *experts[static_cast<std::size_t>(place.matrix)];
@@ -262,8 +277,8 @@ Result<TiledWeights> CudaBackend::place_gate_up(std::span<const MlpSource* const
 Result<TiledWeights> CudaBackend::place_down(std::span<const MlpSource* const> experts) {
   const LinearSource& model = experts[0]->down;
   KOHO_TRY_ASSIGN(TiledWeights matrix,
-                  make_tiles(tile_type(model.quant), false, std::ssize(experts),
-                             model.out_features(), model.in_features()));
+                  make_tiles(tile_type(model.quant), false, std::ssize(experts), size_of(model),
+                             size_of(experts.back()->down)));
   TiledScales scales(matrix);
   for (RowDestination place; place.matrix < matrix.count; ++place.matrix) {
     const LinearSource& source = experts[static_cast<std::size_t>(place.matrix)]->down;
@@ -278,6 +293,7 @@ Result<ExpertGroup> CudaBackend::place_group(std::span<const MlpSource* const> e
   ExpertGroup group;
   KOHO_TRY_ASSIGN(group.gate_up, place_gate_up(experts));
   KOHO_TRY_ASSIGN(group.down, place_down(experts));
+  group.last_ffn = experts.back()->gate.out_features();
   return group;
 }
 
@@ -321,7 +337,9 @@ Result<Experts> CudaBackend::do_place_experts(const ExpertsSource& source) {
   }
   if (source.shared) {
     placed->shared_in_routed =
-        !routed.empty() && experts.shared_ffn == experts.ffn &&
+        !routed.empty() &&
+        (experts.shared_ffn == experts.ffn ||
+         takes_narrow(*routed[0], *source.shared, experts.count)) &&
         tile_type(source.shared->gate.quant) == tile_type(routed[0]->gate.quant) &&
         tile_type(source.shared->down.quant) == tile_type(routed[0]->down.quant);
     if (placed->shared_in_routed) {

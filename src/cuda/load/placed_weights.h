@@ -19,12 +19,14 @@ namespace koho::cuda {
 /// tiled weights of one shape and type, one after the other.
 struct TiledWeights {
   TileType type = TileType::bf16;
-  bool interleaved = false;      // gate and up rows of a SwiGLU pair
-  std::int64_t count = 1;        // weights
-  std::int64_t rows = 0;         // N; interleaved: F
-  std::int64_t columns = 0;      // K, elements
-  std::int64_t width_bytes = 0;  // of a padded row
-  std::int64_t tiles = 0;        // of one matrix
+  bool interleaved = false;           // gate and up rows of a SwiGLU pair
+  std::int64_t count = 1;             // weights
+  std::int64_t rows = 0;              // N; interleaved: F
+  std::int64_t columns = 0;           // K, elements
+  std::int64_t width_bytes = 0;       // of a padded row
+  std::int64_t tiles = 0;             // of one matrix
+  std::int64_t last_tiles = 0;        // of the last one, which may have fewer
+  std::int64_t last_width_bytes = 0;  // and whose rows may be shorter
   DeviceBlock weight;
   DeviceBlock row_scales;
   DeviceBlock block_scales;
@@ -32,6 +34,11 @@ struct TiledWeights {
 
   /// The kernel's parameters for these weights, all but tokens and output.
   Gemm parameters() const;
+};
+
+struct MatrixSize {
+  std::int64_t rows;
+  std::int64_t columns;
 };
 
 /// Where the rows of a source go.
@@ -53,10 +60,14 @@ struct PlacedLinear final : PlacedWeights {
   std::vector<LinearSegment> segments;
 };
 
-/// Experts of one storage type and one inner width.
+/// Experts of one storage type and one inner width; the last one, if it is a shared one, may be
+/// narrower.
 struct ExpertGroup {
   TiledWeights gate_up;
   TiledWeights down;
+  std::int64_t last_ffn = 0;  // columns of the last expert's inner rows
+
+  bool last_is_narrow() const { return last_ffn < gate_up.rows; }
 };
 
 /// An expert of a width or format of its own, as two linear layers.

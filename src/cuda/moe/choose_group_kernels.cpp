@@ -33,7 +33,7 @@ bool thin_or_few(std::int64_t width_bytes, bool few) {
 /// Whether a launch_experts_down_*() runs the down projection `p` of experts of `columns` input
 /// columns, for token blocks of `tiles` n8 tiles.
 bool takes_experts_down(const Gemm& p, std::int64_t columns, bool few, int tiles, bool wgmma) {
-  const bool is_compiled = tiles == 1 || (wgmma && tiles == 4 && p.width_bytes <= kDownThinWidth);
+  const bool is_compiled = tiles == 1 || (wgmma && tiles == 4);
   return is_compiled && thin_or_few(p.width_bytes, few) && p.type == TileType::fp8 &&
          columns % 8 == 0 && p.rows % 4 == 0 && p.bias == nullptr;
 }
@@ -49,6 +49,20 @@ bool takes_portable_prefill(const ExpertGroup& group) {
 }
 
 }  // namespace
+
+bool CudaBackend::takes_narrow(const MlpSource& expert,
+                               const MlpSource& shared,
+                               std::int64_t count) const {
+  const LinearSource& down = expert.down;
+  const auto row_scales = [](const LinearSource& source) {
+    return source.quant == WeightQuant::fp8_channel || source.quant == WeightQuant::fp8_tensor;
+  };
+  const std::int64_t ffn = down.in_features();
+  const std::int64_t shared_ffn = shared.down.in_features();
+  return wgmma_ && count <= kFewExpertsMax && row_scales(expert.gate) && row_scales(down) &&
+         ffn > kDownThinWidth && round_up<std::int64_t>(ffn, kTileWidthStep) <= kDownWidthMax &&
+         ffn % 8 == 0 && shared_ffn < ffn && shared_ffn % 8 == 0 && down.out_features() % 4 == 0;
+}
 
 GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
   const auto& [group, x, routing, tokens, first, count, total, shared] = call;
@@ -69,9 +83,13 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
                               (!wgmma_ || group.down.width_bytes > kDownThinWidth);
   const std::int64_t few_tokens_max = down_fused_few ? 64 : 16;
   const std::int64_t least = wgmma_ || shared ? 32 : 16;
-  const int tiles = tokens <= 8 || (tokens <= few_tokens_max && roomy_tokens <= 8 && !shared)
-                        ? 1
-                        : choose_token_tiles(std::max(std::min(tokens, roomy_tokens), least));
+  const bool narrow = call.narrow();
+  const bool wide_shared = shared && !narrow;
+  const int any_tiles =
+      tokens <= 8 || (tokens <= few_tokens_max && roomy_tokens <= 8 && !wide_shared)
+          ? 1
+          : choose_token_tiles(std::max(std::min(tokens, roomy_tokens), least));
+  const int tiles = narrow ? std::min(any_tiles, 4) : any_tiles;
   // With many rows per expert the GEMMs are compute-bound, and the prefill kernel has larger tiles.
   const std::int64_t prefill_rows = group.down.width_bytes <= kDownThinWidth
                                         ? kPrefillRowsPerThinExpert
@@ -108,7 +126,7 @@ GroupKernels CudaBackend::choose_group_kernels(const GroupCall& call) const {
                                : wgmma_ ? kPrefillTokenStep
                                         : kPortablePrefillTokenStep,
           .row_tiles = pairs ? 2 : 1,
-          .interleave_token_blocks = down_fused_few && !shared && tiles == 1,
+          .interleave_token_blocks = down_fused_few && !wide_shared && tiles == 1,
           .down_quantises = down_quantises,
           .down_overlaps = down_quantises && tokens >= kOverlapTokens};
 }

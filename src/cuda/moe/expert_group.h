@@ -137,8 +137,17 @@ struct GroupCall {
   std::int64_t inner_stride() const { return round_up<std::int64_t>(group.gate_up.rows, 16); }
   /// A step of one token needs no permutation: its experts' rows are 0, 1, … in the router's order.
   bool single() const { return tokens == 1; }
-  /// Sets the work list of `gemm`.
-  void set_work(Gemm& gemm, const GroupScratch& s) const {
+  bool narrow() const { return shared && group.last_is_narrow(); }
+  /// Sets the work list of `gemm`, of `matrix`, with token blocks of up to `block_tokens`.
+  void set_work(Gemm& gemm,
+                const TiledWeights& matrix,
+                const GroupScratch& s,
+                int block_tokens) const {
+    if (shared)
+      gemm.shared = {.token_blocks = static_cast<int>(ceil_div<std::int64_t>(tokens, block_tokens)),
+                     .tiles = static_cast<int>(matrix.last_tiles),
+                     .width_bytes = static_cast<int>(matrix.last_width_bytes),
+                     .x_bytes = static_cast<int>(2 * group.last_ffn)};
     if (!single()) {
       gemm.token_blocks = s.token_blocks;
       gemm.token_block_count = s.token_block_count;
@@ -169,8 +178,9 @@ struct GroupCall {
   void prefetch_shared(Gemm& gemm) const {
     if (!shared) return;
     const auto of = [&](const TiledWeights& matrix) {
-      const std::int64_t bytes = matrix.tiles * kTileRows * matrix.width_bytes;
-      return Gemm::L2Prefetch{matrix.weight.as<const std::uint8_t>() + count * bytes, bytes};
+      const std::int64_t before = count * matrix.tiles * kTileRows * matrix.width_bytes;
+      return Gemm::L2Prefetch{matrix.weight.as<const std::uint8_t>() + before,
+                              matrix.last_tiles * kTileRows * matrix.last_width_bytes};
     };
     gemm.l2_prefetch[0] = of(group.gate_up);
     gemm.l2_prefetch[1] = of(group.down);
@@ -189,9 +199,10 @@ struct GroupKernels {
   bool down_overlaps;            // it starts on a token block when w13 has stored its rows
 };
 
-/// The outputs in permuted order, the shared expert's first.
+/// The outputs in permuted order.
 struct GroupRows {
   const Bf16* y;
+  const Bf16* shared;                // of the shared expert, or null
   const std::int32_t* permuted_row;  // [T, A] pair -> permuted row; null: pairs are in order
 };
 

@@ -101,7 +101,7 @@ Status CudaBackend::multiply_gate_up(const GroupCall& call,
   const ExpertGroup& group = call.group;
   Gemm p = group.gate_up.parameters();
   set_activation(p, activation_for(call.x, group.gate_up.type));
-  call.set_work(p, s);
+  call.set_work(p, group.gate_up, s, kernels.block_tokens);
   if (kernels.prefill && wgmma_)
     KOHO_TRY(gather_group(call, s, p));
   else if (call.single())
@@ -109,7 +109,7 @@ Status CudaBackend::multiply_gate_up(const GroupCall& call,
   else
     p.x_rows = s.rows;
   if (call.shared && !kernels.prefill) {
-    p.first_block_expert = static_cast<int>(call.count);
+    if (!call.narrow()) p.first_block_expert = static_cast<int>(call.count);
     if (call.single()) call.prefetch_shared(p);
   }
   if (kernels.down_overlaps) p.rows_stored = s.rows_stored;
@@ -128,7 +128,7 @@ Status CudaBackend::multiply_down(const GroupCall& call,
   const TiledWeights& down = call.group.down;
   const std::int64_t stride = call.inner_stride();
   Gemm d = down.parameters();
-  call.set_work(d, s);
+  call.set_work(d, down, s, kernels.block_tokens);
   // The quantising kernel runs between the permutation and this GEMM; bf16 has none.
   d.token_blocks_early = down.type != TileType::bf16;
   d.token_tiles = kernels.token_tiles;
@@ -139,6 +139,7 @@ Status CudaBackend::multiply_down(const GroupCall& call,
     constexpr std::int64_t kWarps = 4;  // that multiply a weight tile
     d.rows_stored = s.rows_stored;
     d.rows_stored_full = static_cast<std::uint32_t>(kWarps * call.group.gate_up.tiles);
+    d.shared.rows_stored_full = static_cast<std::uint32_t>(kWarps * call.group.gate_up.last_tiles);
   }
   if (down.type == TileType::bf16 || kernels.down_quantises) {
     d.x = reinterpret_cast<const std::uint8_t*>(s.inner);
@@ -166,6 +167,48 @@ Status CudaBackend::multiply_down(const GroupCall& call,
   return {};
 }
 
+Status CudaBackend::multiply_narrow(const GroupCall& call, const GroupScratch& s) {
+  const ExpertGroup& group = call.group;
+  const std::int64_t stride = call.inner_stride();
+  const std::int64_t first = call.tokens * call.top_k();  // its rows are the last
+  const auto last_of = [&](const TiledWeights& matrix) {
+    Gemm p = matrix.parameters();
+    const std::int64_t rows = call.count * matrix.tiles * kTileRows;
+    p.weight += rows * matrix.width_bytes;
+    p.row_scales += rows;
+    p.tiles = static_cast<int>(matrix.last_tiles);
+    p.width_bytes = static_cast<int>(matrix.last_width_bytes);
+    p.tokens = static_cast<int>(call.tokens);
+    return p;
+  };
+  Gemm p = last_of(group.gate_up);
+  set_activation(p, activation_for(call.x, group.gate_up.type));
+  p.rows = static_cast<int>(group.last_ffn);
+  p.out = s.inner + first * stride;
+  p.out_stride = stride;
+  p.epilogue = Epilogue::silu_mul;
+  KOHO_TRY(run_prefill_gemm(p, call.tokens, kPrefillTokensMax, device_.multiprocessors));
+  RowOutputs quantized = s.inner_rows;
+  quantized.quantized += first * stride;
+  quantized.scales += first;
+  KOHO_CUDA_TRY(launch_quantize_rows(quantized,
+                                     {.x = s.inner + first * stride,
+                                      .stride = stride,
+                                      .rows = call.tokens,
+                                      .rows_count = nullptr,
+                                      .width = group.last_ffn,
+                                      .multiprocessors = device_.multiprocessors},
+                                     stream_));
+  Gemm d = last_of(group.down);
+  d.x = quantized.quantized;
+  d.x_stride_bytes = stride;
+  d.x_bytes = static_cast<int>(group.last_ffn);
+  d.x_scales = quantized.scales;
+  d.out = s.y + first * group.down.rows;
+  d.out_stride = d.rows;
+  return run_prefill_gemm(d, call.tokens, kPrefillTokensMax, device_.multiprocessors);
+}
+
 Result<GroupRows> CudaBackend::run_group(const GroupCall& call, std::byte*& scratch_at) {
   ScratchAllocator scratch_memory(scratch_at);
   const GroupScratch s(scratch_memory, call.tokens, call.top_k(), call.count, call.group);
@@ -174,14 +217,19 @@ Result<GroupRows> CudaBackend::run_group(const GroupCall& call, std::byte*& scra
     const ExpertsThin thin = call.thin(s);
     if (experts_thin_supports(thin)) {
       KOHO_CUDA_TRY(launch_experts_thin(thin, device_.multiprocessors, stream_));
-      return GroupRows{s.y, nullptr};
+      return GroupRows{s.y, call.shared ? s.y : nullptr, nullptr};
     }
   }
   const GroupKernels kernels = choose_group_kernels(call);
-  if (!call.single()) KOHO_TRY(permute_group(call, kernels, s));
-  KOHO_TRY(multiply_gate_up(call, kernels, s));
-  KOHO_TRY(multiply_down(call, kernels, s));
-  return GroupRows{s.y, call.single() ? nullptr : s.permuted_row};
+  const bool apart = kernels.prefill && call.narrow();
+  if (apart) KOHO_TRY(multiply_narrow(call, s));
+  GroupCall together = call;
+  together.shared = call.shared && !apart;
+  if (!call.single()) KOHO_TRY(permute_group(together, kernels, s));
+  KOHO_TRY(multiply_gate_up(together, kernels, s));
+  KOHO_TRY(multiply_down(together, kernels, s));
+  const Bf16* shared = apart ? s.y + call.tokens * call.top_k() * call.group.down.rows : s.y;
+  return GroupRows{s.y, call.shared ? shared : nullptr, call.single() ? nullptr : s.permuted_row};
 }
 
 Status CudaBackend::align_rows(Activation& x, const TiledWeights& matrix, std::byte*& scratch_at) {
@@ -253,7 +301,7 @@ Status CudaBackend::do_experts(TensorView out,
       combine.first_row = placed.shared_in_routed ? static_cast<int>(tokens) : 0;
     }
     combine.top_k = static_cast<int>(top_k);
-    if (placed.shared_in_routed) combine.shared = rows.y;
+    if (rows.shared != nullptr) combine.shared = rows.shared;
   }
   combine.discards = tokens >= kOverlapTokens && weights.hidden % 256 == 0;
   KOHO_CUDA_TRY(launch_expert_combine(combine, stream_));

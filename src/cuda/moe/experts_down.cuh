@@ -80,9 +80,28 @@ struct TileRange {
   int end;
 };
 __device__ __forceinline__ TileRange tile_range_of(const Gemm& p, const TokenBlockList& blocks) {
-  const std::int64_t tiles = static_cast<std::int64_t>(blocks.count()) * p.tiles;
-  return {static_cast<int>(tiles * blockIdx.x / gridDim.x),
-          static_cast<int>(tiles * (blockIdx.x + 1) / gridDim.x)};
+  const int of_shared = p.shared.token_blocks * p.tiles;
+  const std::int64_t others = static_cast<std::int64_t>(blocks.count()) * p.tiles - of_shared;
+  // The shared expert's tile counts 1, another as many as it takes longer.
+  const int weight = of_shared > 0 ? max(p.width_bytes / p.shared.width_bytes, 1) : 1;
+  const auto tile_at = [&](unsigned cta) {
+    const std::int64_t at = (of_shared + others * weight) * cta / gridDim.x;
+    return static_cast<int>(at <= of_shared ? at : of_shared + (at - of_shared) / weight);
+  };
+  return {tile_at(blockIdx.x), tile_at(blockIdx.x + 1)};
+}
+
+/// What differs for the shared expert's token blocks.
+struct ExpertWidth {
+  int bytes;    // of a weight row
+  int x_bytes;  // of a row of x
+  std::uint32_t rows_stored_full;
+};
+template <bool kWide>
+__device__ __forceinline__ ExpertWidth width_of(const Gemm& p, int token_block) {
+  if (kWide && token_block < p.shared.token_blocks)
+    return {p.shared.width_bytes, p.shared.x_bytes, p.shared.rows_stored_full};
+  return {p.width_bytes, p.x_bytes, p.rows_stored_full};
 }
 
 /// Bytes of a weight row at most, for each instance.
@@ -92,13 +111,13 @@ constexpr int kDownWidthOf = kWide         ? kDownWidthMax
                                            : kDownThinWidth;
 
 /// The pipeline's stages, as a thread sees them. kWide: a tile takes several stages of kStageWidth
-/// bytes of K; else one.
+/// bytes of K; else one. Tiles of a narrow shared expert leave part of a stage empty.
 template <bool kWide>
 struct PipelineStages {
   std::uint32_t full;
   std::uint32_t empty;
   std::uint8_t* first;
-  int tile_width;  // bytes of K
+  int tile_width;  // bytes of K of the widest tile
   int count;
   int stage = 0;
   std::uint32_t phase = 0;
@@ -118,12 +137,13 @@ struct PipelineStages {
   static constexpr int bytes_of(int tile_width) {
     return kTileRows * width_of(tile_width) + kRowScaleBytes;
   }
-  __device__ __forceinline__ int each() const {  // stages of a tile
-    return kWide ? ceil_div(tile_width, kStageWidth) : 1;
+  /// Stages of a tile of `width` bytes of K.
+  static __device__ __forceinline__ int each(int width) {
+    return kWide ? ceil_div(width, kStageWidth) : 1;
   }
-  /// Bytes of K in a tile's stage `part`.
-  __device__ __forceinline__ int part_width(int part) const {
-    return kWide ? min(kStageWidth, tile_width - part * kStageWidth) : tile_width;
+  /// Bytes of K in its stage `part`.
+  static __device__ __forceinline__ int part_width(int width, int part) {
+    return kWide ? min(kStageWidth, width - part * kStageWidth) : width;
   }
   __device__ __forceinline__ std::uint8_t* data() const {
     return first + stage * bytes_of(tile_width);
@@ -140,31 +160,35 @@ __device__ void load_tiles(const Gemm& p,
                            const TokenBlockList& blocks,
                            const TileRange& run) {
   const std::uint64_t policy = evict_first_policy();
-  const int tile_bytes = kTileRows * p.width_bytes;
+  const std::int64_t expert_bytes = static_cast<std::int64_t>(p.tiles) * kTileRows * p.width_bytes;
   int token_block = run.begin / p.tiles;
   int tile = run.begin % p.tiles;
   int expert = run.begin < run.end ? blocks.at(token_block).expert : 0;
+  int width = width_of<kWide>(p, token_block).bytes;
   for (int index = run.begin; index < run.end; ++index) {
-    const std::int64_t at = static_cast<std::int64_t>(expert) * p.tiles + tile;
-    for (int part = 0; part < stages.each(); ++part) {
+    const std::uint8_t* tile_weights =
+        p.weight + expert * expert_bytes + static_cast<std::int64_t>(tile) * kTileRows * width;
+    const int tile_stages = stages.each(width);
+    for (int part = 0; part < tile_stages; ++part) {
       mbarrier_wait(stages.barrier_of(stages.empty), stages.phase ^ 1U);
       if (elect_one()) {
-        const bool last = part + 1 == stages.each();
-        const auto bytes = static_cast<std::uint32_t>(kTileRows * stages.part_width(part));
+        const bool last = part + 1 == tile_stages;
+        const auto bytes = static_cast<std::uint32_t>(kTileRows * stages.part_width(width, part));
         const std::uint32_t barrier = stages.barrier_of(stages.full);
         mbarrier_arrive_expect_tx(barrier, bytes + (last ? kRowScaleBytes : 0));
-        bulk_copy(shared_address(stages.data()),
-                  p.weight + at * tile_bytes + part * (kTileRows * kStageWidth), bytes, barrier,
-                  policy);
+        bulk_copy(shared_address(stages.data()), tile_weights + part * (kTileRows * kStageWidth),
+                  bytes, barrier, policy);
         if (last)
-          bulk_copy(shared_address(stages.scales()), p.row_scales + at * kTileRows, kRowScaleBytes,
-                    barrier, policy);
+          bulk_copy(shared_address(stages.scales()),
+                    p.row_scales + (static_cast<std::int64_t>(expert) * p.tiles + tile) * kTileRows,
+                    kRowScaleBytes, barrier, policy);
       }
       stages.advance();
     }
     if (++tile == p.tiles && index + 1 < run.end) {
       tile = 0;
       expert = blocks.at(++token_block).expert;
+      width = width_of<kWide>(p, token_block).bytes;
     }
   }
 }
@@ -189,6 +213,7 @@ __device__ __forceinline__ uint2 quantized_of(const float (&v)[8], const Divisor
 template <typename TileMma, int kTiles, bool kWide>
 __device__ __forceinline__ void quantize_token_block(const Gemm& p,
                                                      const ExpertTokenBlock& token_block,
+                                                     const ExpertWidth& width,
                                                      std::uint8_t* quantized,
                                                      float* scales) {
   constexpr int kSteps = kDownWidthOf<kTiles, kWide> / 256;
@@ -196,7 +221,7 @@ __device__ __forceinline__ void quantize_token_block(const Gemm& p,
   constexpr int kWarps = kConsumerThreads / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int columns = p.x_bytes / 2;
+  const int columns = width.x_bytes / 2;
   for (int first = warp; first < token_block.count; first += kWarps * kRows) {
     uint4 raw[kRows][kSteps];
 #pragma unroll
@@ -229,7 +254,7 @@ __device__ __forceinline__ void quantize_token_block(const Gemm& p,
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         const int column = (step * 32 + lane) * 8;
-        if (column >= p.width_bytes) continue;
+        if (column >= width.bytes) continue;
         // Padding of the width: its weights are zero, but the values must be finite.
         TileMma::store(quantized, row, column,
                        column < columns ? quantized_of(v[step], divisor) : make_uint2(0, 0));
@@ -287,26 +312,29 @@ __device__ void mma_tiles(const Gemm& p,
     const ExpertTokenBlock token_block = blocks.at(index / p.tiles);
     int tile = index % p.tiles;
     const int stop = min(run.end, index + p.tiles - tile);
+    const ExpertWidth width = width_of<kWide>(p, index / p.tiles);
+    const int tile_stages = stages.each(width.bytes);
     if (p.rows_stored != nullptr)
-      wait_for_count(p.rows_stored + index / p.tiles, p.rows_stored_full);
+      wait_for_count(p.rows_stored + index / p.tiles, width.rows_stored_full);
     // All consumers have read the previous token block's quantised rows.
     named_barrier_sync(kQuantizedBarrier, kConsumerThreads);
-    quantize_token_block<TileMma<kTiles>, kTiles, kWide>(p, token_block, quantized, x_scales);
+    quantize_token_block<TileMma<kTiles>, kTiles, kWide>(p, token_block, width, quantized,
+                                                         x_scales);
     fence_proxy_async_shared();  // wgmma reads shared memory through the async proxy
     named_barrier_sync(kQuantizedBarrier, kConsumerThreads);
     for (; index < stop; ++index, ++tile) {
       TileMma<kTiles> tile_mma;
       float row_scales[2] = {};
-      for (int part = 0; part < stages.each(); ++part) {
+      for (int part = 0; part < tile_stages; ++part) {
         mbarrier_wait(stages.barrier_of(stages.full), stages.phase);
-        if (part + 1 == stages.each()) {
+        if (part + 1 == tile_stages) {
           row_scales[0] = stages.scales()[row];
           row_scales[1] = stages.scales()[row + 8];
         }
         tile_mma.multiply(
             shared_address(stages.data()),
             shared_address(quantized + part * (kStageWidth * TileMma<kTiles>::kColumnBytes)),
-            stages.part_width(part));
+            stages.part_width(width.bytes, part));
         mbarrier_arrive(stages.barrier_of(stages.empty));
         stages.advance();
       }

@@ -40,7 +40,9 @@ struct WgmmaTile : StageSums<kTiles> {
 
 cudaError_t launch_experts_down_wgmma(const Gemm& p, int multiprocessors, cudaStream_t stream) {
   if (p.token_tiles == 4)
-    return launch_experts_down_form<WgmmaTile, 4, false, 2>(p, multiprocessors, stream);
+    return p.width_bytes > kDownThinWidth
+               ? launch_experts_down_form<WgmmaTile, 4, true, 2>(p, multiprocessors, stream)
+               : launch_experts_down_form<WgmmaTile, 4, false, 2>(p, multiprocessors, stream);
   return p.width_bytes > kStageWidth
              ? launch_experts_down_form<WgmmaTile, 1, true, 3>(p, multiprocessors, stream)
              : launch_experts_down_form<WgmmaTile, 1, false, 3>(p, multiprocessors, stream);

@@ -99,7 +99,8 @@ Result<TiledWeights> SelfTest::tile(const DeviceBlock& source,
                                     int rows,
                                     int columns) {
   const std::int64_t row_bytes = columns * (type == TileType::bf16 ? 2 : 1);
-  KOHO_TRY_ASSIGN(TiledWeights weight, backend_.make_tiles(type, false, 1, rows, columns));
+  const MatrixSize size{rows, columns};
+  KOHO_TRY_ASSIGN(TiledWeights weight, backend_.make_tiles(type, false, 1, size, size));
   KOHO_CUDA_TRY(launch_repack({.tiles = weight.weight.as<std::uint8_t>(),
                                .source = source.as<const std::uint8_t>(),
                                .source_stride_bytes = row_bytes,

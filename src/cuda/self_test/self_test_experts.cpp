@@ -39,8 +39,8 @@ struct SelfTest::DownCase {
   DeviceBlock weight, x, row_scales, quantized, scales, out;
 };
 
-/// Widths of one stage, of two and, for few tokens, of whole experts; token blocks of up to 8 and
-/// of up to 32 tokens, all in the same CTAs.
+/// Widths of one stage, of two and of whole experts; token blocks of up to 8 and of up to 32
+/// tokens, all in the same CTAs.
 Result<bool> SelfTest::experts_down() {
   const self_test::Operands operands(1, 1);
   const self_test::Operands rows(2, 2);
@@ -66,7 +66,6 @@ Result<bool> SelfTest::down_projection(const DownCase& of, int columns, int toke
   const cudaStream_t stream = backend_.stream_;
   KOHO_TRY_ASSIGN(const TiledWeights weight,
                   tile(of.weight, TileType::fp8, self_test::kRows, columns));
-  if (weight.width_bytes > kDownThinWidth && token_tiles > 1) return true;  // not compiled
   const std::vector<ExpertTokenBlock> blocks =
       token_blocks_of(token_tiles == 1 ? 8 : kBlockTokensMax);
   const int rows = blocks.back().first + blocks.back().count;
