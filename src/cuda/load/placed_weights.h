@@ -81,7 +81,8 @@ struct LinearExpert {
 struct MixedFormatExperts {
   std::vector<LinearExpert> experts;
   bool shared = false;
-  Tensor gate_up, values, quantized, scales, block_quantized, block_scales, y, permuted_row;
+  DeviceBlock scratch;  // of one expert
+  Tensor y, permuted_row;
 };
 
 struct PlacedExperts final : PlacedWeights {

@@ -39,8 +39,7 @@ inline std::int64_t gathered_scales_of(const TiledWeights& gate_up) {
                                              : 1;
 }
 
-/// The intermediate tensors of a shared expert of a width or format of its own, in scratch memory
-/// of `device`.
+/// The intermediate tensors of an expert as two linear layers, in scratch memory of `device`.
 struct LinearExpertScratch {
   TensorView gate_up;  // [T, 2F]
   Activation inner;    // [T, F]

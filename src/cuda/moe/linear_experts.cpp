@@ -5,8 +5,8 @@
 // the router chose: rare and slow.
 #include <algorithm>
 
-#include "base/arithmetic.h"
 #include "cuda/backend.h"
+#include "cuda/moe/expert_group.h"
 #include "cuda/moe/expert_permutation.h"
 
 namespace koho::cuda {
@@ -43,21 +43,19 @@ Status CudaBackend::run_linear_expert(TensorView out,
 }
 
 Status CudaBackend::reserve_mixed_format(MixedFormatExperts& mixed_format, std::int64_t hidden) {
-  std::int64_t ffn = 0;
-  for (const LinearExpert& expert : mixed_format.experts)
-    ffn = std::max(ffn, expert.down.in_features);
+  std::int64_t bytes = 0;
+  for (const LinearExpert& expert : mixed_format.experts) {
+    ScratchAllocator scratch_memory(nullptr);
+    LinearExpertScratch(scratch_memory, {}, kSliceTokens, expert);
+    bytes = std::max(bytes, scratch_memory.used());
+  }
+  KOHO_TRY_ASSIGN(mixed_format.scratch,
+                  DeviceBlock::allocate(memory_, bytes, "experts of mixed formats"));
   const std::int64_t count = std::ssize(mixed_format.experts);
   const auto tensor = [&](Tensor& target, DType dtype, Shape shape) -> Status {
     KOHO_TRY_ASSIGN(target, allocate(dtype, shape, "experts of mixed formats"));
     return {};
   };
-  KOHO_TRY(tensor(mixed_format.gate_up, DType::bf16, {kSliceTokens * 2 * ffn}));
-  KOHO_TRY(tensor(mixed_format.values, DType::bf16, {kSliceTokens * ffn}));
-  KOHO_TRY(tensor(mixed_format.quantized, DType::f8_e4m3, {kSliceTokens * ffn}));
-  KOHO_TRY(tensor(mixed_format.scales, DType::f32, {kSliceTokens}));
-  KOHO_TRY(tensor(mixed_format.block_quantized, DType::f8_e4m3, {kSliceTokens * ffn}));
-  KOHO_TRY(
-      tensor(mixed_format.block_scales, DType::f32, {kSliceTokens * ceil_div(ffn, kQuantBlock)}));
   KOHO_TRY(tensor(mixed_format.y, DType::bf16, {count * kSliceTokens, hidden}));
   return tensor(mixed_format.permuted_row, DType::i32, {kSliceTokens * kExpertsMax});
 }
@@ -88,25 +86,11 @@ Status CudaBackend::run_mixed_format(TensorView out,
         stream_));
     for (std::size_t e = 0; e < mixed_format.experts.size(); ++e) {
       const LinearExpert& expert = mixed_format.experts[e];
-      const std::int64_t ffn = expert.down.in_features;
-      const auto part = [](Tensor& memory, Shape shape) {
-        const TensorView whole = memory.view();
-        return TensorView(whole.data, whole.dtype, shape, whole.device);
-      };
-      const TensorView gate_up = part(mixed_format.gate_up, {tokens, 2 * ffn});
-      Activation inner;
-      if (expert.down.needs.values) inner.values = part(mixed_format.values, {tokens, ffn});
-      if (expert.down.needs.per_token) {
-        inner.quantized = part(mixed_format.quantized, {tokens, ffn});
-        inner.scales = part(mixed_format.scales, {tokens});
-      }
-      if (expert.down.needs.per_block) {
-        inner.block_quantized = part(mixed_format.block_quantized, {tokens, ffn});
-        inner.block_scales = part(mixed_format.block_scales, {tokens, ceil_div(ffn, kQuantBlock)});
-      }
+      ScratchAllocator scratch_memory(mixed_format.scratch.as<std::byte>());
+      const LinearExpertScratch s(scratch_memory, device_id_, tokens, expert);
       KOHO_TRY(run_linear_expert(
           mixed_format.y.view().slice(0, static_cast<std::int64_t>(e) * kSliceTokens, tokens), rows,
-          expert, gate_up, inner));
+          expert, s.gate_up, s.inner));
     }
     ExpertCombine combine;
     combine.y = mixed_format.y.view().as<const Bf16>();
