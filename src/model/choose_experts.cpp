@@ -18,8 +18,8 @@ struct SlicedUpTo {
   std::int64_t ranks;
   std::int64_t sequences;
 };
-constexpr std::array kSlicedUpTo{SlicedUpTo{.ranks = 4, .sequences = 256},
-                                 SlicedUpTo{.ranks = 8, .sequences = 256}};
+constexpr std::array kSlicedUpTo{SlicedUpTo{.ranks = 4, .sequences = 48},
+                                 SlicedUpTo{.ranks = 8, .sequences = 32}};
 
 /// Of the most ranks that are not more than `ranks`, or of the fewest.
 const SlicedUpTo& measured(std::int64_t ranks) {
@@ -54,7 +54,8 @@ ExpertsChoice choose_experts(const ModelConfig& config,
           fmt::format("with {} sequences{}, as measured for a rank of {}",
                       slices ? "up to " + fmt::to_string(entry.sequences)
                              : "more than " + fmt::to_string(entry.sequences),
-                      slices ? " decode is faster so" : " and in prompts they are faster",
+                      slices ? " decode is faster so"
+                             : " and in prompts they are faster, for one sequence slower",
                       entry.ranks)};
 }
 

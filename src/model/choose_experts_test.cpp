@@ -33,11 +33,11 @@ ExpertLayout choice(const Shard& shard, std::int64_t sequences, bool on_gpus = t
 
 TEST(ChooseExperts, SlicedWhereDecodeWasMeasuredAsFaster) {
   EXPECT_EQ(choice({.ranks = 8}, 1), kSliced);
-  EXPECT_EQ(choice({.ranks = 8}, 256), kSliced);
-  EXPECT_EQ(choice({.ranks = 8}, 257), kWhole);
-  EXPECT_EQ(choice({.ranks = 4}, 256), kSliced);
-  EXPECT_EQ(choice({.ranks = 4}, 257), kWhole);
-  EXPECT_EQ(choice({.ranks = 2}, 64), kSliced);
+  EXPECT_EQ(choice({.ranks = 8}, 32), kSliced);
+  EXPECT_EQ(choice({.ranks = 8}, 33), kWhole);
+  EXPECT_EQ(choice({.ranks = 4}, 48), kSliced);
+  EXPECT_EQ(choice({.ranks = 4}, 49), kWhole);
+  EXPECT_EQ(choice({.ranks = 2}, 48), kSliced);
 }
 
 TEST(ChooseExperts, WholeWhereNothingSpeaksForSlices) {
