@@ -61,12 +61,16 @@ std::string text_of_classes(const LatencyReport& report, double bandwidth) {
 
 std::string text_of_absent(const LatencyReport& report, const LatencyConditions& conditions) {
   const AbsentRanks absent = absent_ranks(report, conditions);
-  const double whole = report.ms + absent.links_ms + absent.waiting_ms;
-  return fmt::format(
-      "  not in this step: {} all-reduces between GPUs, {:.3f} ms ({}); waiting for each layer's "
-      "slowest rank, {:.3f} ms (from the experts counted). With both {:.3f} ms, {:.0f} tok/s\n",
-      absent.all_reduces, absent.links_ms, absent.links_source, absent.waiting_ms, whole,
-      1e3 * static_cast<double>(report.tokens) / whole);
+  std::string text = fmt::format(
+      "  not in this step: {} all-reduces between GPUs, {:.3f} ms ({}); waiting for "
+      "each layer's slowest rank, ",
+      absent.all_reduces, absent.links_ms, absent.links_source);
+  if (!absent.waiting_ms) return text + "which takes the classes to know\n";
+  const double whole = report.ms + absent.links_ms + *absent.waiting_ms;
+  return text + fmt::format(
+                    "{:.3f} ms (from the experts counted). With both {:.3f} ms, {:.0f} "
+                    "tok/s\n",
+                    *absent.waiting_ms, whole, 1e3 * static_cast<double>(report.tokens) / whole);
 }
 
 }  // namespace
@@ -137,7 +141,11 @@ AbsentRanks absent_ranks(const LatencyReport& report, const LatencyConditions& c
       all_reduce_time(conditions.shard.ranks, report.tokens * conditions.config.hidden_size * 2);
   absent.links_ms = static_cast<double>(absent.all_reduces) * link.us / 1e3;
   absent.links_source = link.source;
-  if (!report.experts || conditions.shard.experts != ExpertLayout::expert_parallel) return absent;
+  // A prompt's tokens choose every rank's experts about as often.
+  const bool waits =
+      report.step == "decode" && conditions.shard.experts == ExpertLayout::expert_parallel;
+  if (!waits) absent.waiting_ms = 0.0;
+  if (!waits || !report.experts) return absent;
   const ExpertLoad& load = *report.experts;
   const double own = load.of_rank[static_cast<std::size_t>(conditions.shard.rank)];
   const auto measured =
@@ -184,7 +192,7 @@ nlohmann::ordered_json json_of(const LatencyReport& report, const LatencyConditi
     const AbsentRanks absent = absent_ranks(report, conditions);
     row["links_us"] = 1e3 * absent.links_ms;
     row["links_source"] = absent.links_source;
-    row["waiting_us"] = 1e3 * absent.waiting_ms;
+    if (absent.waiting_ms) row["waiting_us"] = 1e3 * *absent.waiting_ms;
   }
   for (const LatencyReport::Row& part : report.classes)
     row["classes"].push_back({{"class", part.name},

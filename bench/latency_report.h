@@ -72,7 +72,8 @@ struct AbsentRanks {
   std::int64_t all_reduces = 0;
   double links_ms = 0.0;     // of all all-reduces, each as long as it was measured between GPUs
   std::string links_source;  // where
-  double waiting_ms = 0.0;   // for the slowest rank of each layer, whose experts are more
+  // For the slowest rank of each layer, whose experts are more; none: it takes the classes to know.
+  std::optional<double> waiting_ms;
 };
 
 /// Errors: none is known (no measurement of links) is an empty source.
