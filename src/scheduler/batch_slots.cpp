@@ -11,6 +11,11 @@ namespace {
 /// A sequence yields its batch slot again once it has generated so many tokens for each that it
 /// computed again: a computed token costs about what a generated one does on a CPU, less on a GPU.
 constexpr std::int32_t kGeneratedPerRecomputed = 20;
+/// Who has so many batch slots more than another yields one to it.
+constexpr std::int32_t kSlotsMore = 2;
+/// So many clients that wait are looked at in a step, for whether others yield to them: looking
+/// costs a walk through all that run.
+constexpr std::ptrdiff_t kClaimantsMax = 32;
 
 }  // namespace
 
@@ -19,18 +24,21 @@ void Scheduler::yield_to_other_client(StepBatch& batch) {
   // Those that are paused give way without this: reclaim_paused().
   if (std::ranges::any_of(running_, [this](std::int32_t index) { return at(index).paused; }))
     return;
-  const Sequence* claimant = nullptr;
-  chosen_.clear();
-  for (const std::int32_t index : fair_.heads()) {
-    Sequence& sequence = at(index);
-    if (claimant != nullptr && !claims_before(sequence, *claimant)) continue;
-    if (sequence.in_flight_rows > 0) continue;
-    find_yielding(sequence);
-    if (yielding_.empty()) continue;
-    claimant = &sequence;
-    chosen_.swap(yielding_);
-  }
-  for (Sequence* const sequence : chosen_) {
+  std::int32_t most = 0;  // batch slots of a client
+  for (const std::int32_t index : running_) most = std::max(most, fair_.batch_slots(at(index)));
+  const auto claims = [&](std::int32_t index) {
+    return at(index).in_flight_rows == 0 &&
+           (!batch_slots_.empty() || most >= fair_.batch_slots(at(index)) + kSlotsMore);
+  };
+  const std::span<std::int32_t> heads = fair_.heads();
+  const auto end = std::partition(heads.begin(), heads.end(), claims);
+  const auto claimants_end = heads.begin() + std::min(kClaimantsMax, end - heads.begin());
+  std::partial_sort(heads.begin(), claimants_end, end,
+                    [this](auto a, auto b) { return claims_before(at(a), at(b)); });
+  yielding_.clear();
+  for (auto claimant = heads.begin(); claimant != claimants_end && yielding_.empty(); ++claimant)
+    find_yielding(at(*claimant));
+  for (Sequence* const sequence : yielding_) {
     preempt(*sequence);
     sequence->yielded = true;
     batch.yielded.push_back(sequence->id);
@@ -96,7 +104,8 @@ Sequence* Scheduler::next_to_yield(const Sequence& claimant,
     if (partition >= 0 && sequence.partition != partition) continue;
     if (sequence.yielded || sequence.priority < claimant.priority) continue;
     if (kGeneratedPerRecomputed * sequence.recomputed > generated) continue;
-    if (lacks_slot && fair_.batch_slots(sequence) < fair_.batch_slots(claimant) + 2) continue;
+    if (lacks_slot && fair_.batch_slots(sequence) < fair_.batch_slots(claimant) + kSlotsMore)
+      continue;
     if (chosen != nullptr && weight(sequence) <= weight(*chosen)) continue;
     const std::int32_t wanted =
         partition >= 0 ? 1 : loads_[static_cast<std::size_t>(sequence.partition)];
@@ -132,7 +141,7 @@ std::int32_t Scheduler::batch_slots_kept(const Sequence& sequence) {
 }
 
 std::int32_t Scheduler::lighter_waiting(const Sequence& sequence) {
-  if (limits_.turn_percent == 100) return 0;
+  if (limits_.turn_percent == 100 || fair_.batch_slots(sequence) == 0) return 0;
   return static_cast<std::int32_t>(std::ranges::count_if(fair_.heads(), [&](std::int32_t index) {
     const Sequence& other = at(index);
     return other.priority <= sequence.priority && other.blocked_at != departures_ &&

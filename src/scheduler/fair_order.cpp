@@ -100,7 +100,7 @@ void FairOrder::remove(Sequence& sequence) {
   if (group.lists[size].head() == -1) group.classes &= ~(std::uint32_t{1} << size);
 }
 
-std::span<const std::int32_t> FairOrder::heads() {
+std::span<std::int32_t> FairOrder::heads() {
   heads_.clear();
   for (const Group& group : groups_)
     if (group.classes != 0)

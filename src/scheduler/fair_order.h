@@ -63,8 +63,8 @@ class FairOrder {
     return clients_[static_cast<std::size_t>(group_of(sequence).client)].pages;
   }
   /// Indices of those that come first among the waiting ones of their client and priority. Valid
-  /// until the next call.
-  std::span<const std::int32_t> heads();
+  /// until the next call, and the caller's to reorder.
+  std::span<std::int32_t> heads();
   /// In this step first() looks below its size class only, among those of its client and priority.
   void pass_over(const Sequence& sequence);
   /// The first of those that wait and whose size class is below `class_end`, or nullptr.

@@ -45,6 +45,7 @@ std::int32_t Scheduler::pages_lacking(const Sequence& sequence, std::int32_t par
 }
 
 bool Scheduler::fewer_pages_waiting(const Sequence& sequence) {
+  if (fair_.pages(sequence) == 0) return false;
   return std::ranges::any_of(fair_.heads(), [&](std::int32_t index) {
     const Sequence& other = at(index);
     return other.blocked_at != departures_ && fair_.pages(other) < fair_.pages(sequence);

@@ -13,6 +13,9 @@ namespace {
 
 /// While the first in line lacks pages, those that pass it have at most this share of the pool.
 constexpr std::int32_t kPassingShare = 8;
+/// So many clients that do not fit are passed over in a step: each costs a walk through all that
+/// wait.
+constexpr std::int32_t kPassedOverMax = 64;
 
 void clear(StepBatch& batch, std::int64_t step) {
   batch.step = step;
@@ -165,6 +168,7 @@ void Scheduler::grant_by_turn(StepBatch& batch, bool admits) {
 
 void Scheduler::grant_fairly(StepBatch& batch, bool admits) {
   std::int32_t class_end = admits ? FairOrder::kSizeClasses : 0;
+  std::int32_t passed_over = 0;
   while (prefill_budget(batch) > 0) {
     Sequence* chosen = fairest_running(batch);
     // In a step without a turn only the first in line: else a batch slot might never come to it.
@@ -176,13 +180,14 @@ void Scheduler::grant_fairly(StepBatch& batch, bool admits) {
          fair_.precedes(*waiting, waiting->tokens_to_compute, *chosen, left_of(*chosen)))) {
       if (!may_pass(*waiting) || !try_admit(batch, *waiting)) {
         // One that needs fewer pages may fit, or one of a client that has less.
-        if (!line_has_turn_ || batch_slots_.empty()) {
+        if (!line_has_turn_ || batch_slots_.empty() || passed_over == kPassedOverMax) {
           class_end = 0;
         } else if (lighter_waiting(*waiting) == 0 && !fewer_pages_waiting(*waiting) &&
                    (waiting->blocked_at == departures_ || !may_pass(*waiting))) {
           class_end = fair_.size_class(waiting->tokens_to_compute);
         } else {
           fair_.pass_over(*waiting);
+          ++passed_over;
         }
         continue;
       }

@@ -38,7 +38,6 @@ Scheduler::Scheduler(const Limits& limits, const std::array<std::uint64_t, 4>& s
   deduplicated_pages_.reserve(batch_slots);
   preempted_.reserve(sequences_.size());
   yielding_.reserve(batch_slots);
-  chosen_.reserve(batch_slots);
   const auto partitions = static_cast<std::size_t>(limits.partitions);
   prefilled_.resize(partitions);
   turns_.resize(partitions);

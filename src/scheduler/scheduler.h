@@ -291,7 +291,6 @@ class Scheduler {
   std::vector<std::int32_t> loads_;      // by partition, for a moment
   std::vector<std::int32_t> matches_;
   std::vector<Sequence*> yielding_;  // for a moment
-  std::vector<Sequence*> chosen_;
   WaitingList waiting_;
   FairOrder fair_;
   std::int32_t short_classes_;  // size classes whose prompts the step's fair part holds whole
