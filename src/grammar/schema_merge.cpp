@@ -43,6 +43,11 @@ class Merger {
     if (schema.object() == nullptr) return;
     if (std::optional<Value> merged = merge(schema)) schema = *std::move(merged);
     if (schema.object() == nullptr) return;
+    if (limits_listed_values(schema))
+      if (std::optional<Value> one = copy(schema))
+        if (std::optional<Value> kept = with_listed_values(*std::move(one)))
+          schema = *std::move(kept);
+    if (schema.object() == nullptr) return;
     for (Member& member : *schema.object()) {
       rewrite_patterns(member);
       visit_member(member);

@@ -162,20 +162,32 @@ Value take_member(Value& object, std::string_view name) {
   return taken;
 }
 
+bool limits_listed_values(const Value& schema) {
+  const bool one = schema.find("const") != nullptr;
+  const bool list = schema.find("enum") != nullptr;
+  return (one && list) || ((one || list) && std::ranges::any_of(*schema.object(), [](auto& member) {
+                             return limits_values(member.name) && member.name != "type" &&
+                                    member.name != "const" && member.name != "enum";
+                           }));
+}
+
 std::optional<Value> with_listed_values(Value schema) {
-  const Value* one = schema.find("const");
-  const Value* list = schema.find("enum");
-  if (one == nullptr && list == nullptr) return schema;
+  const bool one = schema.find("const") != nullptr;
+  if (!one && schema.find("enum") == nullptr) return schema;
+  Value list = take_member(schema, one ? "const" : "enum");
+  Value::Array listed;
+  if (one) {
+    listed.push_back(std::move(list));
+  } else {
+    if (list.array() == nullptr) return std::nullopt;
+    listed = std::move(*list.array());
+  }
   Value::Array kept;
-  const auto add = [&](const Value& value) -> bool {
+  for (Value& value : listed) {
     const std::optional<bool> valid = satisfies(value, schema);
-    if (valid && *valid) kept.push_back(copy_value(value));
-    return valid.has_value();
-  };
-  if (one != nullptr ? !add(*one) : list->array() == nullptr) return std::nullopt;
-  if (one == nullptr)
-    for (const Value& value : *list->array())
-      if (!add(value)) return std::nullopt;
+    if (!valid) return std::nullopt;
+    if (*valid) kept.push_back(std::move(value));
+  }
   if (kept.empty()) return Value(false);
   Value made = Value(Value::Object());
   for (json::Member& member : *schema.object())
@@ -210,7 +222,8 @@ std::optional<bool> satisfies(const Value& value, const Value& schema) {
                               : name == "unevaluatedProperties" ? unsigned{object_type}
                                                                 : 0;
     if (is_one_of(kUnsupported, name) || (unjudged & own) != 0) return std::nullopt;
-    if ((limits_type(name) & own) == 0) continue;
+    // Beside a list, a format restricts nothing, as JSON Schema lets it.
+    if ((limits_type(name) & own) == 0 || name == "format") continue;
     long double size = 0.0;
     if (value.number()) {
       size = *exact_number(value);

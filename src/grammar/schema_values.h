@@ -41,6 +41,8 @@ void set_member(json::Value& object, std::string_view name, json::Value value);
 /// Removes a member and returns it; null if there is none.
 json::Value take_member(json::Value& object, std::string_view name);
 
+/// Whether a schema lists its values, and keywords beside the list and `type` may exclude some.
+bool limits_listed_values(const json::Value& schema);
 /// A schema that lists its values (enum, const) without those that its other keywords exclude, as
 /// an enum; `false` if none is left; any other schema as it is. nullopt: a keyword cannot be
 /// judged.

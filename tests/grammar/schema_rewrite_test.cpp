@@ -297,10 +297,32 @@ std::vector<Case> bounded() {
   };
 }
 
+std::vector<Case> listed() {
+  return {
+      {"enum_beside_keywords_of_other_types",
+       R"({"type":["string","null"],"enum":["a",null],"additionalProperties":false,"minItems":2})",
+       {"\"a\"", "null"},
+       {"\"b\"", "{}"}},
+      {"enum_beside_bounds",
+       R"({"type":"integer","format":"int32","enum":[1,2,30],"minimum":2,"exclusiveMaximum":30})",
+       {"2"},
+       {"1", "30"}},
+      {"enum_beside_lengths_and_a_format",
+       R"({"enum":["a","2024-02-29","bcd"],"format":"date","minLength":3})",
+       {"\"2024-02-29\"", "\"bcd\""},
+       {"\"a\"", "\"2024-02-28\""}},
+      {"const_beside_an_enum",
+       R"({"type":"object","properties":{"k":{"type":"string","const":"a","enum":["a","b"]}},
+           "required":["k"]})",
+       {R"({"k":"a"})"},
+       {R"({"k":"b"})"}},
+  };
+}
+
 std::vector<Case> cases() {
   std::vector<Case> all = merged();
   for (const std::vector<Case>& more :
-       {references(), excluding(), rewritten(), formatted(), bounded()})
+       {listed(), references(), excluding(), rewritten(), formatted(), bounded()})
     all.insert(all.end(), more.begin(), more.end());
   return all;
 }

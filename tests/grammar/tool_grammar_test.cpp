@@ -173,7 +173,7 @@ TEST(ToolGrammar, AForcedCallOfANonStrictToolCompilesWithAnySchema) {
       {with(R"s({"type":"string","pattern":"^(?!x)"})s"), true},
       {with(R"({"allOf":[{"type":"string"},{"minLength":1}]})"), true, true},
       {with(R"({"oneOf":[{"type":"string"},{"type":"string","maxLength":3}]})"), true},
-      {with(R"({"enum":["x","y z","y"],"type":"string","minLength":1})"), true},
+      {with(R"({"enum":["x","y z","y"],"type":"string","minLength":1})"), true, true},
       {with(R"({"type":"number","multipleOf":0.1})"), true},
       {R"({"type":"object","dependentRequired":{"a":["b"]},)" + body + "}", true},
       {R"({"type":"object","anyOf":[{"required":["a"]},{"required":["b"]}],)" + body + "}", true},
