@@ -61,8 +61,9 @@ Status read_stop_sequences(const Json& body, std::vector<std::string>& stops) {
   return {};
 }
 
-/// Whether the model should think; sets `tokens_max` to the largest number of reasoning tokens.
-Result<bool> read_thinking(const Json& body, std::int32_t& tokens_max) {
+/// Whether the model should think; sets the largest number of reasoning tokens, and whether the
+/// client gets their text.
+Result<bool> read_thinking(const Json& body, GenerationRequest& request) {
   const Json* thinking = body.given("thinking");
   if (thinking == nullptr) return false;
   if (!thinking->is_object()) return wrong_kind("thinking", "an object", thinking);
@@ -70,7 +71,11 @@ Result<bool> read_thinking(const Json& body, std::int32_t& tokens_max) {
   KOHO_TRY_ASSIGN(const std::optional<std::int64_t> budget,
                   optional_integer(*thinking, "budget_tokens", 1,
                                    std::numeric_limits<std::int32_t>::max(), "thinking"));
-  if (type->text == "enabled" && budget) tokens_max = static_cast<std::int32_t>(*budget);
+  if (type->text == "enabled" && budget)
+    request.base.reasoning_tokens_max = static_cast<std::int32_t>(*budget);
+  const Json* display = thinking->given("display");
+  request.output.include_reasoning =
+      display == nullptr || !display->is_string() || display->text != "omitted";
   if (type->text == "enabled" || type->text == "adaptive") return true;
   if (type->text == "disabled") return false;
   return make_field_error(ErrorCode::invalid_argument, "thinking.type",
@@ -151,8 +156,7 @@ Status read_body(const Json& body, bool count_only, GenerationRequest& request) 
   }
   KOHO_TRY(refuse_mcp_servers(body));
   KOHO_TRY_ASSIGN(request.conversation, read_anthropic_conversation(body));
-  KOHO_TRY_ASSIGN(request.conversation->enable_thinking,
-                  read_thinking(body, request.base.reasoning_tokens_max));
+  KOHO_TRY_ASSIGN(request.conversation->enable_thinking, read_thinking(body, request));
   KOHO_TRY_ASSIGN(request.tool_choice, read_tool_choice(body));
   KOHO_TRY(read_sampling(body, request.base));
   KOHO_TRY(read_output_format(body, request));

@@ -61,7 +61,8 @@ void append_message_head(std::string& out, std::string_view id, std::string_view
 /// The common part of streams and bodies: the current block, and how the answer ended.
 class MessagesResponder : public Responder {
  public:
-  explicit MessagesResponder(const GenerationRequest& request) : model_(request.model) {}
+  explicit MessagesResponder(const GenerationRequest& request)
+      : model_(request.model), shows_thinking_(request.output.include_reasoning) {}
 
   void begin(const AnswerStart& started, std::string& out) override {
     id_ = started.id;
@@ -125,7 +126,7 @@ class MessagesResponder : public Responder {
   void text(Block block, std::string_view text, std::string& out) {
     if (text.empty()) return;
     if (block_ != block) enter(block, nullptr, out);
-    add_text(block, text, out);
+    if (block != Block::thinking || shows_thinking_) add_text(block, text, out);
   }
   void enter(Block block, const OutputEvent* call, std::string& out) {
     leave(out);
@@ -139,6 +140,7 @@ class MessagesResponder : public Responder {
     block_ = Block::none;
   }
 
+  bool shows_thinking_;
   Block block_ = Block::none;
   std::size_t num_blocks_ = 0;
 };

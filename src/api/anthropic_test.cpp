@@ -289,6 +289,23 @@ TEST(Anthropic, AnswersWholeWithTheSameBlocks) {
       R"("cache_creation_input_tokens":0,"cache_read_input_tokens":64,"output_tokens":7}})");
 }
 
+TEST(Anthropic, OmitsThinkingThatIsNotToBeDisplayed) {
+  const auto blocks = [](const std::string& fields) {
+    const GenerationRequest request =
+        read(R"(, "thinking": {"type": "adaptive", "display": "omitted"})" + fields);
+    const ScriptedAnswer answer{.pieces = {"Look it up.</think>Rome."},
+                                .starts_in_reasoning = true};
+    const std::string text = answer.play(request, *respond_messages(request, model()));
+    EXPECT_EQ(text.find("Look"), text.npos) << text;
+    return text;
+  };
+  EXPECT_NE(blocks("").find(R"({"type":"thinking","thinking":"","signature":"koho-1"},)"
+                            R"({"type":"text","text":"Rome."})"),
+            std::string::npos);
+  EXPECT_NE(blocks(R"(, "stream": true)").find(R"("signature_delta","signature":"koho-1")"),
+            std::string::npos);
+}
+
 TEST(Anthropic, SaysWhyAnAnswerEnded) {
   const GenerationRequest request = read("");
   const auto body = [&request](const ScriptedAnswer& answer) {
