@@ -194,6 +194,11 @@ Result<GenerationJob::Submitted> GenerationJob::submit_one(Request request) {
   if (!made.request.take(core_.engine_requests(), client(), 1) ||
       !made.sequences.take(core_.engine_sequences(), client(), sequences))
     return queue_is_full();
+  if (request.deadline_us > 0) {
+    const std::int64_t passed_us = core_.clock().now_us() - received_us_;
+    // The engine ends one without anything left, and tells why.
+    request.deadline_us = std::max<std::int64_t>(request.deadline_us - passed_us, 1);
+  }
   KOHO_TRY_ASSIGN(made.stream, setup_.serving->engine.submit(std::move(request), setup_.wake));
   return made;
 }
@@ -304,7 +309,6 @@ void GenerationJob::take_events(std::string& out, std::size_t bytes_max) {
         const Error error = summary.ending == Ending::failed
                                 ? summary.error
                                 : make_error(ErrorCode::cancelled, "aborted");
-        if (error.code == ErrorCode::deadline_exceeded) ++core_.counters().deadlines_passed;
         cancel_streams();
         finish(api::to_api_error(error), out);
         return;
@@ -374,6 +378,7 @@ void GenerationJob::finish(const ApiError& error, std::string& out) {
   if (full && api::error_style(setup_.endpoint->path) == api::ErrorStyle::anthropic)
     shown.status = 529;
   if (full) ++core_.counters().rejected_full;
+  if (shown.code == "timeout") ++core_.counters().deadlines_passed;
   const bool told = stream_ && begun_;  // the status line is already sent
   if (told) {
     answer_->fail(shown, out);

@@ -110,6 +110,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
     ClientShare request{};
     ClientShare sequences{};
   };
+  /// With what is left of its deadline.
   Result<Submitted> submit_one(Request request);
   void take_events(std::string& out, std::size_t bytes_max);
   void finish(const api::ApiError& error, std::string& out);

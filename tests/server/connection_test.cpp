@@ -358,5 +358,44 @@ TEST(Connection, DrainsBeforeTheEnd) {
   EXPECT_EQ(get(server.port(), "/livez").status, 200);
 }
 
+/// With a request whose prompt's log probabilities are asked for, behind one that never ends.
+struct ScoringServer {
+  struct MovedClock final : Clock {
+    std::int64_t now_us() const override { return kSteadyClock.now_us() + moved_us; }
+    std::atomic<std::int64_t> moved_us{0};
+  };
+
+  /// False: a step did not come.
+  bool begins(std::string_view more) {
+    std::string body = R"({"prompt":[9)";
+    for (int i = 0; i < 150; ++i) body += ",9";
+    body.append(R"(],"max_tokens":1,"echo":true,"logprobs":0)").append(more).append("}");
+    const auto live = [this](int requests) {
+      return comes_true(
+          [&] { return server.serving().engine.statistics().requests_live == requests; });
+    };
+    return running.send(request_of(endless(R"(,"stream":true)"))) && live(1) &&
+           scored.send(request_of(body)) && live(2);
+  }
+
+  std::unique_ptr<Runtime> runtime = start_tiny_runtime({.sequences = 1});
+  MovedClock clock;
+  TinyServer server{{}, *runtime, clock};
+  Client running{server.port()};
+  Client scored{server.port()};
+};
+
+TEST(Connection, APromptThatIsScoredInPartsHasOneDeadline) {
+  ScoringServer scoring;
+  ASSERT_TRUE(scoring.begins(R"(,"timeout":600)"));
+  // The engine's clock does not reach it.
+  scoring.clock.moved_us = 600'000'000;
+  scoring.running.close();
+  const std::optional<Reply> reply = scoring.scored.read_reply();
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->status, 408) << reply->body;
+  EXPECT_EQ(scoring.server.counters().deadlines_passed.load(), 1U);
+}
+
 }  // namespace
 }  // namespace koho::server
