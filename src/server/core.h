@@ -53,6 +53,7 @@ struct Counters {
   std::atomic<std::uint64_t> connections_refused{0};
   std::atomic<std::int64_t> connections_live{0};
   std::atomic<std::int64_t> requests_live{0};
+  std::atomic<std::int64_t> requests_scoring{0};
   std::atomic<std::uint64_t> disconnects{0};    // before the answer was complete
   std::atomic<std::uint64_t> write_stalls{0};   // clients that did not read for too long
   std::atomic<std::uint64_t> head_timeouts{0};  // 408
@@ -66,6 +67,18 @@ struct Counters {
   std::atomic<std::uint64_t> tool_calls_malformed{0};
   std::atomic<std::uint64_t> tool_calls_mended{0};
   std::atomic<std::uint64_t> reasoning_unclosed{0};
+};
+
+/// Is counted while it lives.
+class LiveCount {
+ public:
+  explicit LiveCount(std::atomic<std::int64_t>& count) : count_(count) { ++count_; }
+  ~LiveCount() { --count_; }
+  LiveCount(const LiveCount&) = delete;
+  LiveCount& operator=(const LiveCount&) = delete;
+
+ private:
+  std::atomic<std::int64_t>& count_;
 };
 
 class Core {

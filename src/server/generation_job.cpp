@@ -367,6 +367,7 @@ void GenerationJob::begin(std::string& out) {
 
 void GenerationJob::finish(const ApiError& error, std::string& out) {
   stage_ = Stage::over;
+  scoring_.reset();
   if (use_ != nullptr) use_->give_back_prompts();
   ApiError shown = error;
   if (shown.code == "service_unavailable" && core_.phase() == Phase::draining) {
@@ -431,6 +432,7 @@ void GenerationJob::on_disconnect() {
   if (stage_ == Stage::over) return;
   cancel_streams();
   stage_ = Stage::over;
+  scoring_.reset();
   report("abort", stream_ && begun_ ? 200 : 499);
 }
 

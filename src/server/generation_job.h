@@ -154,6 +154,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   void read_prompt_logprobs(ScoreChunk& chunk);
   std::vector<ScoreChunk> active_chunks_;
   std::deque<ScoreChunk> pending_chunks_;
+  std::optional<LiveCount> scoring_;  // until the last part is submitted
   /// Of each scored prompt, the tokens that the cache had before the prompt's own chunks filled it.
   std::vector<std::int64_t> cached_tokens_;
 

@@ -38,7 +38,9 @@ void GenerationJob::begin_prompt_logprobs() {
         "echo",
         fmt::format("echo with logprobs is limited to {} prompt tokens per request, found {}",
                     kScoredTokensMax, tokens));
-  if (!refused_) stage_ = Stage::scoring;
+  if (refused_) return;
+  stage_ = Stage::scoring;
+  scoring_.emplace(core_.counters().requests_scoring);
 }
 
 /// Chunk `number` of a prompt. Chunk 0 begins at the second token, since the first has no log
@@ -111,6 +113,7 @@ void GenerationJob::compute_prompt_logprobs() {
   }
   if (refused_ || !active_chunks_.empty() || !pending_chunks_.empty()) return;
   submit();
+  scoring_.reset();
 }
 
 }  // namespace koho::server

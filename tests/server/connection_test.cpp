@@ -397,5 +397,19 @@ TEST(Connection, APromptThatIsScoredInPartsHasOneDeadline) {
   EXPECT_EQ(scoring.server.counters().deadlines_passed.load(), 1U);
 }
 
+TEST(Connection, DrainsAPromptThatIsScoredInParts) {
+  ScoringServer scoring;
+  ASSERT_TRUE(scoring.begins(""));
+  std::thread draining([&] { scoring.server.server().drain(testing::kPatienceUs.count()); });
+  const bool drains =
+      comes_true([&] { return get(scoring.server.port(), "/readyz").status == 503; });
+  scoring.running.close();
+  const std::optional<Reply> reply = scoring.scored.read_reply();
+  draining.join();
+  EXPECT_TRUE(drains);
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->status, 200) << reply->body;
+}
+
 }  // namespace
 }  // namespace koho::server
