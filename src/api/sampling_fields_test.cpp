@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include "api/body.h"
 #include "api/endpoints.h"
 
 namespace koho::api {
@@ -129,6 +130,23 @@ TEST(SamplingFields, StopsAreLimitedAsTheTableSays) {
     EXPECT_TRUE(read_with(api, "stop", five).refused) << api.path;
   }
   EXPECT_FALSE(read_with(kApis[3], "stop_sequences", R"(["a", "b", "c", "d", "e"])").refused);
+}
+
+/// parse_body() makes such members of the body null, so they must not count before it, either.
+TEST(SamplingFields, WhatNobodyReadsMayStandInTheBodyAndInItsSamplingParameters) {
+  const auto endpoints = generation_endpoints();
+  const auto endpoint = std::ranges::find(endpoints, "/generate", &GenerationEndpoint::path);
+  for (const std::string_view body : {R"({"prompt":"x","odd":1,"sampling_params":{"odd":2}})",
+                                      R"({"prompt":"x","sampling_params":{"odd":2},"odd":1})"}) {
+    GenerationRequest whole;
+    EXPECT_FALSE(endpoint->read(*chat::parse_json(body), model(), whole)) << body;
+    EXPECT_EQ(whole.unknown_fields.size(), 1U);
+    chat::Json json;
+    ASSERT_FALSE(parse_body(body, endpoint->reads, json));
+    GenerationRequest read;
+    EXPECT_FALSE(endpoint->read(json, model(), read)) << body;
+    EXPECT_EQ(read.unknown_fields, whole.unknown_fields);
+  }
 }
 
 }  // namespace
