@@ -126,7 +126,7 @@ class Translation {
       const std::string_view name = name_of(key);
       const bool known = made_.find(name) != nullptr;
       if (value.is_null() && (known || !path.empty())) continue;
-      // May stand twice: of the body's own members parse_body() makes it null.
+      // A duplicate of it is not refused: of the body itself parse_body() makes it null.
       if (known && !reads_of_generate(key)) continue;
       if (made_.given(name) != nullptr)
         return wrong_field(place, fmt::format("{}: {} has the same meaning and is given already",

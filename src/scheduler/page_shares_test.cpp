@@ -227,7 +227,7 @@ TEST(PageShares, EverybodyEndsWhileShortOnesAlwaysCome) {
 }
 
 /// These steps took 100 to 400 ms each when everybody who waits was asked who would yield to it.
-TEST(PageShares, AStepIsPlannedSoonWhileThousandsWait) {
+TEST(PageShares, APlanTakesNoLongerWhileThousandsWait) {
   Limits limits;
   limits.tokens_per_page = 16;
   limits.pages = 1200;
