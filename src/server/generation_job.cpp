@@ -188,45 +188,46 @@ std::vector<std::pair<std::string_view, std::string>> GenerationJob::limit_field
   return setup_.key->fields(core_.clock().now_us());
 }
 
-Result<GenerationJob::Submitted> GenerationJob::submit_one(Request request) {
-  Submitted made;
-  const std::int32_t sequences = request.choices;
-  if (!made.request.take(core_.engine_requests(), client(), 1) ||
-      !made.sequences.take(core_.engine_sequences(), client(), sequences))
-    return queue_is_full();
+bool GenerationJob::take_places(Submitted& made, std::int32_t sequences) {
+  return made.request.take(core_.engine_requests(), client(), 1) &&
+         made.sequences.take(core_.engine_sequences(), client(), sequences);
+}
+
+void GenerationJob::take_all_places() {
+  streams_.resize(request_.requests.size());
+  for (std::size_t i = 0; i < streams_.size() && !refused_; ++i)
+    if (!take_places(streams_[i], request_.requests[i].choices))
+      refused_ = api::to_api_error(queue_is_full());
+}
+
+Status GenerationJob::submit_one(Request request, Submitted& made) {
   if (request.deadline_us > 0) {
     const std::int64_t passed_us = core_.clock().now_us() - received_us_;
     // The engine ends one without anything left, and tells why.
     request.deadline_us = std::max<std::int64_t>(request.deadline_us - passed_us, 1);
   }
   KOHO_TRY_ASSIGN(made.stream, setup_.serving->engine.submit(std::move(request), setup_.wake));
-  return made;
+  return {};
+}
+
+void GenerationJob::make_answer() {
+  const api::Model& model = setup_.serving->model;
+  answer_.emplace(model, request_, setup_.endpoint->respond(request_, model));
 }
 
 void GenerationJob::submit() {
-  const api::Model& model = setup_.serving->model;
   stage_ = Stage::running;
-  stream_ = request_.stream;
-  std::int64_t sequences = 0;
-  for (const Request& one : request_.requests) sequences += one.choices;
-  // Refused before anything is made for each of them.
-  if (ClientShare all; !all.take(core_.engine_sequences(), client(), sequences)) {
-    refused_ = api::to_api_error(queue_is_full());
-    return;
-  }
-  answer_.emplace(model, request_, setup_.endpoint->respond(request_, model));
+  make_answer();
   std::size_t bytes = request_.kept_bytes();
-  for (Request& one : request_.requests) {
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    Request& one = request_.requests[i];
     const auto prompt_tokens = static_cast<std::int64_t>(one.prompt.size());
     bytes += one.prompt.size() * sizeof(Token);
-    Result<Submitted> stream = submit_one(std::move(one));
-    if (!stream.ok()) {
-      refused_ = api::to_api_error(stream.error());
-      cancel_streams();
+    if (const Status submitted = submit_one(std::move(one), streams_[i]); !submitted.ok()) {
+      refused_ = api::to_api_error(submitted.error());
       break;
     }
     if (use_ != nullptr) use_->use_prompt(prompt_tokens);
-    streams_.push_back(std::move(*stream));
   }
   streams_left_ = streams_.size();
   tokens_read_.resize(streams_.size());
@@ -247,7 +248,9 @@ GenerationJob::State GenerationJob::poll(std::string& out, std::size_t bytes_max
     if (!refused_ && !aborted_.load() && core_.phase() == Phase::draining)
       refused_ = api::to_api_error(make_error(ErrorCode::unavailable, "draining"));
     if (!refused_ && !aborted_.load()) take_tokens();
+    if (!refused_ && !aborted_.load()) take_all_places();
     if (!refused_ && !aborted_.load()) {
+      stream_ = request_.stream;
       if (request_.wants_prompt_logprobs()) {
         begin_prompt_logprobs();
       } else {
@@ -272,7 +275,7 @@ GenerationJob::State GenerationJob::poll(std::string& out, std::size_t bytes_max
     }
   }
   const bool over = stage_ == Stage::over;
-  if (stream_ && begun_)
+  if (stream_ && told_)
     return over ? State::streamed : (target.size() > before ? State::streaming : State::waiting);
   return over ? State::answered : State::waiting;
 }
@@ -358,7 +361,7 @@ std::optional<ApiError> GenerationJob::hold_answer() {
 
 void GenerationJob::begin(std::string& out) {
   if (begun_) return;
-  begun_ = true;
+  begun_ = told_ = true;
   answer_->begin({.id = name_,
                   .created = Core::unix_seconds(),
                   .prompt_tokens = request_.prompt_tokens.value_or(0)},
@@ -380,8 +383,9 @@ void GenerationJob::finish(const ApiError& error, std::string& out) {
     shown.status = 529;
   if (full) ++core_.counters().rejected_full;
   if (shown.code == "timeout") ++core_.counters().deadlines_passed;
-  const bool told = stream_ && begun_;  // the status line is already sent
+  const bool told = stream_ && told_;
   if (told) {
+    if (!answer_) make_answer();
     answer_->fail(shown, out);
   } else {
     response_ = error_response(api::error_style(setup_.endpoint->path), shown);
@@ -391,9 +395,14 @@ void GenerationJob::finish(const ApiError& error, std::string& out) {
 }
 
 void GenerationJob::ping(std::string& out) {
-  if (stage_ != Stage::running || !stream_) return;
-  begin(out);
-  answer_->ping(out);
+  if ((stage_ != Stage::running && stage_ != Stage::scoring) || !stream_) return;
+  if (stage_ == Stage::scoring) {  // the answer begins with the scores
+    told_ = true;
+    out += ": ping\n\n";
+  } else {
+    begin(out);
+    answer_->ping(out);
+  }
   ++core_.counters().pings;
 }
 
@@ -433,7 +442,7 @@ void GenerationJob::on_disconnect() {
   cancel_streams();
   stage_ = Stage::over;
   scoring_.reset();
-  report("abort", stream_ && begun_ ? 200 : 499);
+  report("abort", stream_ && told_ ? 200 : 499);
 }
 
 void GenerationJob::abort_with_error() {

@@ -103,6 +103,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   void take_tokens();
   void begin_prompt_logprobs();
   void compute_prompt_logprobs();
+  void make_answer();
   void submit();
   /// The engine's stream of a request, and the places that it takes there.
   struct Submitted {
@@ -110,8 +111,12 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
     ClientShare request{};
     ClientShare sequences{};
   };
-  /// With what is left of its deadline.
-  Result<Submitted> submit_one(Request request);
+  /// False: the client has as many as it may.
+  bool take_places(Submitted& made, std::int32_t sequences);
+  /// Takes the places of all requests, or refuses before anything is made for each of them.
+  void take_all_places();
+  /// With what is left of its deadline. Requires: `made` has the places.
+  Status submit_one(Request request, Submitted& made);
   void take_events(std::string& out, std::size_t bytes_max);
   void finish(const api::ApiError& error, std::string& out);
   std::optional<api::ApiError> hold_answer();
@@ -148,7 +153,8 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
     std::size_t prompt = 0;
     std::size_t position = 0;  // of the next token
     std::size_t end = 0;
-    bool leads = false;  // the prompt's other chunks wait for its first token
+    bool leads = false;     // the prompt's other chunks wait for its first token
+    bool in_place = false;  // it has the places of the prompt's request
   };
   ScoreChunk chunk_of(std::size_t prompt, std::size_t number) const;
   void read_prompt_logprobs(ScoreChunk& chunk);
@@ -161,6 +167,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   std::optional<api::Answer> answer_;
   bool stream_ = false;
   bool begun_ = false;
+  bool told_ = false;  // of a stream, the status line is already sent
   /// What the log reports of an answer that ended early, and the dashboard of one under way.
   struct Progress {
     std::atomic<std::int64_t> tokens{0};  // received so far
@@ -168,7 +175,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
     std::atomic<std::int64_t> last_us{0};
   };
   Progress progress_;
-  std::vector<Submitted> streams_;
+  std::vector<Submitted> streams_;         // one for each request, from when it has its places
   std::vector<std::int64_t> tokens_read_;  // of each
   std::size_t streams_left_ = 0;
   OutputEvent event_;

@@ -66,6 +66,8 @@ void GenerationJob::read_prompt_logprobs(ScoreChunk& chunk) {
     if (summary.ending == Ending::failed) refused_ = api::to_api_error(summary.error);
     if (chunk.end == request_.requests[chunk.prompt].prompt.size())  // the first to run
       cached_tokens_[chunk.prompt] = summary.usage.cached_tokens;
+    chunk.submitted.stream.reset();
+    if (chunk.in_place) streams_[chunk.prompt] = std::move(chunk.submitted);
     chunk.submitted = {};
     return;
   }
@@ -99,15 +101,19 @@ void GenerationJob::compute_prompt_logprobs() {
     one.priority = whole.priority;
     one.client = whole.client;
     one.deadline_us = whole.deadline_us;
-    Result<Submitted> submitted = submit_one(std::move(one));
-    if (!submitted.ok()) {
-      // The queue is full: wait until some of the active chunks have ended.
-      if (submitted.error().code == ErrorCode::resource_exhausted && !active_chunks_.empty()) break;
+    // Not refused halfway for want of a place: it has its request's.
+    const bool in_place = std::ranges::none_of(active_chunks_, [&chunk](const ScoreChunk& active) {
+      return active.in_place && active.prompt == chunk.prompt;
+    });
+    Submitted places = std::exchange(streams_[chunk.prompt], {});
+    if (!in_place && !take_places(places, one.choices)) break;
+    if (const Status submitted = submit_one(std::move(one), places); !submitted.ok()) {
       refused_ = api::to_api_error(submitted.error());
       break;
     }
     if (use_ != nullptr) use_->use_prompt();  // the last chunk computes all of it
-    chunk.submitted = std::move(*submitted);
+    chunk.submitted = std::move(places);
+    chunk.in_place = in_place;
     active_chunks_.push_back(std::move(chunk));
     pending_chunks_.pop_front();
   }

@@ -366,9 +366,9 @@ struct ScoringServer {
   };
 
   /// False: a step did not come.
-  bool begins(std::string_view more) {
+  bool begins(std::string_view more, int tokens = 151) {
     std::string body = R"({"prompt":[9)";
-    for (int i = 0; i < 150; ++i) body += ",9";
+    for (int i = 1; i < tokens; ++i) body += ",9";
     body.append(R"(],"max_tokens":1,"echo":true,"logprobs":0)").append(more).append("}");
     const auto live = [this](int requests) {
       return comes_true(
@@ -378,9 +378,9 @@ struct ScoringServer {
            scored.send(request_of(body)) && live(2);
   }
 
-  std::unique_ptr<Runtime> runtime = start_tiny_runtime({.sequences = 1});
+  std::unique_ptr<Runtime> runtime = start_tiny_runtime({.sequences = 1, .queue = 4});
   MovedClock clock;
-  TinyServer server{{}, *runtime, clock};
+  TinyServer server{[](ServerSettings& settings) { settings.time.ping_ms = 20; }, *runtime, clock};
   Client running{server.port()};
   Client scored{server.port()};
 };
@@ -395,6 +395,53 @@ TEST(Connection, APromptThatIsScoredInPartsHasOneDeadline) {
   ASSERT_TRUE(reply);
   EXPECT_EQ(reply->status, 408) << reply->body;
   EXPECT_EQ(scoring.server.counters().deadlines_passed.load(), 1U);
+}
+
+TEST(Connection, PingsAStreamWhosePromptIsScored) {
+  for (const char* ends : {"answer", "error"}) {
+    SCOPED_TRACE(ends);
+    ScoringServer scoring;
+    ASSERT_TRUE(scoring.begins(R"(,"stream":true,"timeout":600)"));
+    ASSERT_TRUE(scoring.scored.read_until(": ping\n\n"));
+    const bool fails = ends == std::string_view("error");
+    if (fails) scoring.clock.moved_us = 600'000'000;
+    scoring.running.close();
+    const std::optional<Reply> reply = scoring.scored.read_reply();
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->status, 200) << reply->body;
+    const std::vector<std::string> events = reply->events();
+    ASSERT_GE(events.size(), 2U) << reply->body;
+    EXPECT_EQ(events.back(), "[DONE]");
+    const chat::Json first = *chat::parse_json(events.front());
+    if (fails) {
+      EXPECT_EQ(text_at(first, "error.code"), "timeout");
+    } else {
+      EXPECT_EQ(at(first, "choices.0.logprobs.token_logprobs").items.size(), 151U);
+    }
+  }
+}
+
+TEST(Connection, APromptThatIsScoredInPartsKeepsItsPlacesWhileOthersFillTheQueue) {
+  ScoringServer scoring;
+  ASSERT_TRUE(scoring.begins(R"(,"n":4)", 3));  // one part, and then the choices
+  Counters& counters = scoring.server.counters();
+  std::vector<std::unique_ptr<Client>> others;
+  for (int live = 3; counters.rejected_full.load() == 0; ++live) {
+    others.push_back(
+        std::make_unique<Client>(scoring.server.port(), "127.0.0." + std::to_string(live)));
+    ASSERT_TRUE(others.back()->send(request_of(endless(R"(,"n":2)"))));
+    ASSERT_TRUE(comes_true([&] {
+      return scoring.server.serving().engine.statistics().requests_live == live ||
+             counters.rejected_full.load() > 0;
+    }));
+  }
+  scoring.running.close();
+  EXPECT_TRUE(comes_true([&] { return counters.requests_scoring.load() == 0; }));
+  for (const std::unique_ptr<Client>& client : others) client->close();
+  const std::optional<Reply> reply = scoring.scored.read_reply();
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->status, 200) << reply->body;
+  EXPECT_EQ(at(reply->json(), "choices").items.size(), 4U);
 }
 
 TEST(Connection, DrainsAPromptThatIsScoredInParts) {
