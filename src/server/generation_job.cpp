@@ -28,21 +28,14 @@ Error queue_is_full() {
 }  // namespace
 
 GenerationJob::GenerationJob(Core& core, Setup setup)
-    : core_(core), setup_(std::move(setup)), received_us_(core.clock().now_us()) {
-  ++core_.counters().requests_live;
-}
+    : core_(core),
+      live_(core.counters().requests_live),
+      setup_(std::move(setup)),
+      received_us_(core.clock().now_us()) {}
 
 GenerationJob::~GenerationJob() {
   end_reading({});
   if (!body_name_.empty()) core_.remove_job({.id = body_name_, .owner = owner()});
-  // Whoever counts it no more finds the places, tokens and bytes that it had.
-  active_chunks_.clear();
-  pending_chunks_.clear();
-  streams_.clear();
-  use_.reset();
-  setup_.share = {};
-  held_answer_ = {};
-  --core_.counters().requests_live;
 }
 
 void GenerationJob::start(std::string body) {

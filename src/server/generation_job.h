@@ -133,6 +133,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   EndedRequest summarise(std::string_view finish, int status, const api::ApiError* error) const;
 
   Core& core_;
+  LiveCount live_;  // ends last: whoever counts it no more finds what the members below had
   Setup setup_;
   std::string name_;                     // in the core's table while the request runs
   std::optional<std::uint64_t> reader_;  // the core's number for the reading of the body
