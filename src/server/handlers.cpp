@@ -370,7 +370,7 @@ std::optional<Response> refuse_media_type(const Route& route, const RequestHead&
   // A web page can send any other type, or none, to another site without asking.
   const bool has_body = head.has("transfer-encoding") ||
                         (head.has("content-length") && head.field("content-length") != "0");
-  if (type.empty() && !has_body) return {};
+  if (!has_body) return {};
   return refuse(style_of(head), 415, "unsupported_media_type",
                 "the body must be JSON: send Content-Type: application/json");
 }

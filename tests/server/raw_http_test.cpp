@@ -196,6 +196,10 @@ std::vector<Case> bodies() {
       {"no_type_and_no_body", "POST /ping HTTP/1.1\r\n" + kHost + "\r\n", 200},
       {"no_type_and_length_0", "POST /ping HTTP/1.1\r\n" + kHost + "Content-Length: 0\r\n\r\n",
        200},
+      {"a_type_of_no_body",
+       "POST /ping HTTP/1.1\r\n" + kHost +
+           "Content-Type: application/octet-stream\r\nContent-Length: 0\r\n\r\n",
+       200},
       {"no_body", kPost + kJson + "\r\n", 400},
       {"encoding_gzip", post_with(kJson + "Content-Encoding: gzip\r\n"), 415},
       {"encoding_twice",
