@@ -145,7 +145,7 @@ void BatchService::name_files(const std::string& id) {
     const std::filesystem::path part = part_path(id, kind);
     if (!named.empty() || bytes_of(part) == 0) return named;
     sync_file(part);
-    return "file-" + core_.make_id();
+    return "file-" + core_.make_dated_id(Core::unix_seconds());
   };
   records_.name_files(id, name(batch.output_file_id, "output"),
                       name(batch.error_file_id, "errors"));
@@ -165,7 +165,7 @@ Status BatchService::keep_part(const BatchRecord& batch, const std::string& id, 
        .owner = batch.owner,
        .filename = fmt::format("{}_{}.jsonl", batch.id, name),
        .purpose = std::string(kAnswersPurpose),
-       .created_at = now_s,
+       .created_at = Core::time_of_id(id).value_or(now_s),
        .expires_at = batch.output_expires_s > 0 ? now_s + batch.output_expires_s : 0},
       part);
 }

@@ -64,14 +64,15 @@ Result<BatchRecord> BatchService::create(const BatchOrder& order) {
   if (!files_->find(order.owner, order.input_file_id))
     return make_field_error(ErrorCode::not_found, "input_file_id", "{}: there is no file \"{}\"",
                             order.input_file_id);
-  BatchRecord record{.id = "batch_" + core_.make_id(),
+  const std::int64_t now_s = Core::unix_seconds();
+  BatchRecord record{.id = "batch_" + core_.make_dated_id(now_s),
                      .owner = order.owner,
                      .endpoint = order.endpoint,
                      .input_file_id = order.input_file_id,
                      .completion_window = order.completion_window,
                      .output_expires_s = order.output_expires_s,
                      .metadata = order.metadata,
-                     .created_at = Core::unix_seconds()};
+                     .created_at = now_s};
   record.expires_at = record.created_at + order.window_s;
   record.enter(BatchStatus::validating, record.created_at);
   KOHO_TRY(records_.add(record));

@@ -10,6 +10,7 @@
 #include "base/json_writer.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/text.h"
 #include "grammar/grammar_compiler.h"
 #include "server/generation_job.h"
 #include "server/handlers.h"
@@ -251,6 +252,18 @@ std::string Core::make_id() {
     return (std::uint64_t{device()} << 32U) | device();
   }()};
   return fmt::format("{:016x}{:016x}", generator(), generator());
+}
+
+std::string Core::make_dated_id(std::int64_t unix_s) {
+  return fmt::format("{:016x}{}", unix_s, make_id().substr(16));
+}
+
+std::optional<std::int64_t> Core::time_of_id(std::string_view id) {
+  if (id.size() < 32) return {};
+  const std::string_view digits = id.substr(id.size() - 32, 16);
+  // Random ones begin otherwise.
+  if (!digits.starts_with("00000000")) return {};
+  return parse_integer<std::int64_t>(digits, 16);
 }
 
 std::int64_t Core::unix_seconds() {

@@ -169,6 +169,11 @@ class Core {
 
   /// 32 random hexadecimal digits.
   std::string make_id();
+  /// The same, of which the first 16 are a time: what is listed by age keeps its place in the list
+  /// when it is deleted.
+  std::string make_dated_id(std::int64_t unix_s);
+  /// That time; nothing: the id has none.
+  static std::optional<std::int64_t> time_of_id(std::string_view id);
   static std::int64_t unix_seconds();
 
  private:

@@ -92,26 +92,41 @@ bool read_limit(const RequestHead& head, std::int64_t most, std::int64_t& limit)
   return true;
 }
 
-/// One page of a list: `items` as JSON by id, behind the id `after`.
-Response list_page(const std::vector<std::pair<std::string, std::string>>& items,
-                   std::string_view after,
-                   std::int64_t limit) {
-  std::size_t begin = 0;
-  if (!after.empty()) {
-    const auto found = std::ranges::find(items, after, &std::pair<std::string, std::string>::first);
-    begin = static_cast<std::size_t>(found - items.begin()) + (found == items.end() ? 0 : 1);
+/// One page of a list, newest first or `ascending`, behind the id `after`: of what was deleted
+/// meanwhile, too.
+template <typename Item>
+Response list_page(const std::vector<Item>& items,
+                   bool ascending,
+                   const RequestHead& head,
+                   std::int64_t limit,
+                   std::string (*json)(const Item& item)) {
+  auto begin = items.begin();
+  if (const std::string after = query_value(head, "after"); !after.empty()) {
+    begin = std::ranges::find(items, after, &Item::id);
+    const std::optional<std::int64_t> made = Core::time_of_id(after);
+    if (begin != items.end()) {
+      ++begin;
+    } else if (made) {
+      const std::pair<std::int64_t, std::string_view> place(*made, after);
+      begin = std::ranges::partition_point(items, [&](const Item& item) {
+        const std::pair<std::int64_t, std::string_view> at(item.created_at, item.id);
+        return ascending ? at < place : at > place;
+      });
+    } else {
+      return refuse_field("after", fmt::format("there is nothing with the id \"{:.100}\"", after));
+    }
   }
-  const std::size_t end = std::min(items.size(), begin + static_cast<std::size_t>(limit));
+  const auto end = begin + std::min<std::int64_t>(items.end() - begin, limit);
   std::string out = R"({"object":"list","data":[)";
-  for (std::size_t i = begin; i < end; ++i) {
-    if (i > begin) out += ',';
-    out += items[i].second;
+  for (auto item = begin; item != end; ++item) {
+    if (item != begin) out += ',';
+    out += json(*item);
   }
   out += R"(],"first_id":)";
-  out += begin < end ? json_string(items[begin].first) : "null";
+  out += begin != end ? json_string(begin->id) : "null";
   out += R"(,"last_id":)";
-  out += begin < end ? json_string(items[end - 1].first) : "null";
-  out += end < items.size() ? R"(,"has_more":true})" : R"(,"has_more":false})";
+  out += begin != end ? json_string((end - 1)->id) : "null";
+  out += end != items.end() ? R"(,"has_more":true})" : R"(,"has_more":false})";
   return json_response(std::move(out));
 }
 
@@ -210,12 +225,13 @@ Response answer_upload(Core& core, BatchService& service, const RoutedRequest& c
   const FormPart* content = part("file");
   if (content == nullptr || content->filename.empty())
     return refuse_field("file", "file is missing: the part must have a file name");
-  StoredFile file{.id = "file-" + core.make_id(),
+  const std::int64_t now_s = Core::unix_seconds();
+  StoredFile file{.id = "file-" + core.make_dated_id(now_s),
                   .owner = owner_of(call.key),
                   .filename = clean_name(content->filename),
                   .purpose = "batch",
                   .bytes = static_cast<std::int64_t>(content->content.size()),
-                  .created_at = Core::unix_seconds()};
+                  .created_at = now_s};
   const FormPart* anchor = part("expires_after[anchor]");
   const FormPart* seconds = part("expires_after[seconds]");
   if (anchor != nullptr || seconds != nullptr) {
@@ -241,12 +257,11 @@ Response answer_files(Core& /*core*/, BatchService& service, const RoutedRequest
   if (!order.empty() && order != "asc" && order != "desc")
     return refuse_field("order", "order must be asc or desc");
   std::vector<StoredFile> files = service.files().list(owner_of(call.key));
-  if (order == "asc") std::ranges::reverse(files);
-  const std::string purpose = query_value(call.head, "purpose");
-  std::vector<std::pair<std::string, std::string>> items;
-  for (const StoredFile& file : files)
-    if (purpose.empty() || file.purpose == purpose) items.emplace_back(file.id, file_json(file));
-  return list_page(items, query_value(call.head, "after"), limit);
+  const bool ascending = order == "asc";
+  if (ascending) std::ranges::reverse(files);
+  if (const std::string purpose = query_value(call.head, "purpose"); !purpose.empty())
+    std::erase_if(files, [&](const StoredFile& file) { return file.purpose != purpose; });
+  return list_page(files, ascending, call.head, limit, file_json);
 }
 
 Response answer_file(Core& /*core*/, BatchService& service, const RoutedRequest& call) {
@@ -299,10 +314,7 @@ Response answer_batches(Core& /*core*/, BatchService& service, const RoutedReque
   std::int64_t limit = kBatchesListed;
   if (!read_limit(call.head, kBatchesListedMax, limit))
     return refuse_field("limit", fmt::format("limit must be in 1..{}", kBatchesListedMax));
-  std::vector<std::pair<std::string, std::string>> items;
-  for (const BatchRecord& record : service.records().list(owner_of(call.key)))
-    items.emplace_back(record.id, batch_json(record));
-  return list_page(items, query_value(call.head, "after"), limit);
+  return list_page(service.records().list(owner_of(call.key)), false, call.head, limit, batch_json);
 }
 
 Response answer_batch(Core& /*core*/, BatchService& service, const RoutedRequest& call) {

@@ -6,12 +6,14 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <sys/stat.h>
 #include <thread>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
@@ -231,6 +233,28 @@ TEST_F(BatchRestarts, ARecordOfAnotherNameIsLeftOut) {
   EXPECT_EQ(text_at(end(), "status"), "cancelled");
 }
 
+TEST_F(BatchRestarts, ListsTheRestOfWhatIsDeletedOnTheWay) {
+  start();
+  for (const char* order : {"asc", "desc"}) {
+    for (int i = 0; i < 5; ++i) ASSERT_EQ(upload(server_->port(), lines(1, 1)).status, 200);
+    std::string after;
+    std::set<std::string> deleted;
+    for (bool more = true; more;) {
+      const Reply page = call(server_->port(), "GET",
+                              fmt::format("/v1/files?limit=2&order={}&after={}", order, after));
+      ASSERT_EQ(page.status, 200) << page.body;
+      const Json list = page.json();
+      for (const Json& file : list.find("data")->items) {
+        after = text_at(file, "id");
+        EXPECT_TRUE(deleted.insert(after).second);
+        EXPECT_EQ(call(server_->port(), "DELETE", "/v1/files/" + after).status, 200);
+      }
+      more = text_at(list, "has_more") == "true";
+    }
+    EXPECT_EQ(deleted.size(), 5U) << order;
+  }
+}
+
 TEST_F(BatchRestarts, ErrorsNameTheirFields) {
   start();
   const auto error_of = [&](const std::string& method, const std::string& path,
@@ -242,6 +266,8 @@ TEST_F(BatchRestarts, ErrorsNameTheirFields) {
   EXPECT_EQ(error_of("DELETE", "/v1/files/file-a"), "id not_found");
   EXPECT_EQ(error_of("POST", "/v1/batches/batch_a/cancel"), "id not_found");
   EXPECT_TRUE(error_of("GET", "/v1/files?order=newest").starts_with("order "));
+  EXPECT_TRUE(error_of("GET", "/v1/files?after=file-of-nobody").starts_with("after "));
+  EXPECT_TRUE(error_of("GET", "/v1/batches?after=batch_of_nobody").starts_with("after "));
   // OpenAI counts characters.
   std::string text;
   for (int i = 0; i < 512; ++i) text += "\u00e4";
