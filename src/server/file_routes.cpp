@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "api/body.h"
+#include "api/field_table.h"
 #include "base/json_writer.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -205,7 +206,7 @@ api::Refusal read_order(const Json& body, BatchOrder& order) {
     const Json* anchor = expires->given("anchor");
     const Json* seconds = expires->given("seconds");
     return read_expiry(anchor != nullptr ? anchor->text : "",
-                       seconds != nullptr ? seconds->as_integer() : std::nullopt,
+                       seconds != nullptr ? api::whole_number(*seconds) : std::nullopt,
                        "output_expires_after", order.output_expires_s);
   }
   return {};

@@ -275,6 +275,11 @@ TEST_F(BatchRestarts, ErrorsNameTheirFields) {
                             R"("input_file_id":"file-none","metadata":{"name":")";
   EXPECT_EQ(error_of("POST", "/v1/batches", order + text + "\"}}"), "input_file_id not_found");
   EXPECT_TRUE(error_of("POST", "/v1/batches", order + text + "x\"}}").starts_with("metadata "));
+  const std::string expires = R"(","output_expires_after":{"anchor":"created_at","seconds":)";
+  const std::string short_order = order.substr(0, order.find("\",\"metadata")) + expires;
+  EXPECT_EQ(error_of("POST", "/v1/batches", short_order + "3.6e3}}"), "input_file_id not_found");
+  EXPECT_TRUE(error_of("POST", "/v1/batches", short_order + "3600.5}}")
+                  .starts_with("output_expires_after.seconds "));
   // The check and the run tell the same of a line.
   const std::string wrong = R"({"custom_id":"a","method":"POST","url":"/v1/completions")";
   const Json made = create(server_->port(), wrong + ",\"body\":5}\n" + wrong + "}\n");
