@@ -73,6 +73,7 @@ Connection::~Connection() {
   // The core may end once no connection is counted.
   job_.reset();
   large_.reset();
+  owed_.reset();
   share_.resize(0);
   head_share_.resize(0);
   pipelined_.resize(0);
@@ -96,6 +97,7 @@ void Connection::close() {
     job_->on_disconnect();
     job_.reset();
   }
+  owed_.reset();
   Error error;
   socket_.close(error);
   thread_.remove(shared_from_this());
@@ -124,6 +126,8 @@ void Connection::dispatch() {
     refuse(unread_answers());
     return;
   }
+  if (!owed_ && route_->feed == nullptr && core_.phase() != Phase::draining)
+    owed_.emplace(core_.counters().answers_owed);
   if (route_->generation != nullptr) {
     run_job(*route_->generation, *serving);
     return;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <boost/asio/ip/tcp.hpp>
@@ -112,6 +113,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<GenerationJob> job_;
   std::shared_ptr<LargeAnswer> large_;
   std::shared_ptr<FileBody> file_;  // of an answer whose head is in out_
+  std::optional<LiveCount> owed_;   // until the answer is sent
   bool feeding_ = false;            // the route's events are sent until the client leaves
   bool stream_begun_ = false;
   bool chunked_ = false;

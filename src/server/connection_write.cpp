@@ -247,6 +247,7 @@ void Connection::flush() {
   if (out_.capacity() > kKeptBytes) out_.shrink_to_fit();
   sent_ = 0;
   unread_share_.hold(0);
+  if (!job_ && !large_ && !file_) owed_.reset();
   if (close_after_) {
     // Closing now could discard the end of the answer if the client is still sending. Shut down
     // only the sending side; the client's close or a tick ends the connection.

@@ -54,6 +54,7 @@ struct Counters {
   std::atomic<std::int64_t> connections_live{0};
   std::atomic<std::int64_t> requests_live{0};
   std::atomic<std::int64_t> requests_scoring{0};
+  std::atomic<std::int64_t> answers_owed{0};    // to requests that came before a drain
   std::atomic<std::uint64_t> disconnects{0};    // before the answer was complete
   std::atomic<std::uint64_t> write_stalls{0};   // clients that did not read for too long
   std::atomic<std::uint64_t> head_timeouts{0};  // 408

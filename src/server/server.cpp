@@ -216,18 +216,22 @@ std::uint16_t Server::port() const {
 }
 
 void Server::drain(std::int64_t timeout_us) {
-  const auto wait_for_none = [this](const std::atomic<std::int64_t>& live, std::int64_t most_us) {
-    const std::int64_t until_us = core_->clock().now_us() + most_us;
-    while (live.load() > 0 && core_->clock().now_us() < until_us)
+  const Clock& clock = core_->clock();
+  const std::int64_t end_us = clock.now_us() + timeout_us;
+  const auto wait_for_none = [&](const std::atomic<std::int64_t>& live, std::int64_t until_us) {
+    while (live.load() > 0 && clock.now_us() < until_us)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return std::max<std::int64_t>(until_us - core_->clock().now_us(), 0);
   };
   core_->set_draining();
   // An engine that drains takes nothing more.
-  const std::int64_t left_us = wait_for_none(core_->counters().requests_scoring, timeout_us);
-  if (const ServedModel* serving = core_->serving()) serving->engine.drain(left_us);
-  wait_for_none(core_->counters().requests_live,
-                core_->settings().time.flush_ms * std::int64_t{1000});
+  wait_for_none(core_->counters().requests_scoring, end_us);
+  if (const ServedModel* serving = core_->serving())
+    serving->engine.drain(std::max<std::int64_t>(end_us - clock.now_us(), 0));
+  const std::int64_t flush_end_us =
+      clock.now_us() + core_->settings().time.flush_ms * std::int64_t{1000};
+  wait_for_none(core_->counters().requests_live, flush_end_us);
+  // Whoever still reads an answer has what is left of the time.
+  wait_for_none(core_->counters().answers_owed, std::max(end_us, flush_end_us));
 }
 
 }  // namespace koho::server

@@ -458,5 +458,28 @@ TEST(Connection, DrainsAPromptThatIsScoredInParts) {
   EXPECT_EQ(reply->status, 200) << reply->body;
 }
 
+TEST(Connection, DrainsAnAnswerThatIsBeingRead) {
+  const std::unique_ptr<Runtime> runtime = start_tiny_runtime({.sequences = 1});
+  auto server = std::make_unique<TinyServer>(set_small_buffers, *runtime);
+  const std::uint16_t port = server->port();
+  Client client(port);
+  client.set_receive_buffer(4096);
+  std::string ids = "1525";  // the longest token: 100 KB of text
+  for (int i = 1; i < 5'000; ++i) ids += ",1525";
+  ASSERT_TRUE(client.send(request_of(R"({"tokens":[)" + ids + "]}", "/detokenize")));
+  ASSERT_TRUE(client.read_until("\r\n"));
+  std::thread ending([&] {
+    server->server().drain(testing::kPatienceUs.count());
+    server.reset();
+  });
+  const bool drains = comes_true([&] { return get(port, "/readyz").status != 200; });
+  client.set_receive_buffer(1 << 20);
+  const std::optional<Reply> reply = client.read_reply();
+  ending.join();
+  EXPECT_TRUE(drains);
+  ASSERT_TRUE(reply) << "cut";
+  EXPECT_EQ(reply->status, 200) << reply->body;
+}
+
 }  // namespace
 }  // namespace koho::server
