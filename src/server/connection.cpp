@@ -58,6 +58,7 @@ Connection::Connection(IoThread& thread,
                        std::unique_ptr<TlsSession> tls,
                        ClientShare place)
     : core_(thread.core()),
+      live_(core_.counters().connections_live),
       thread_(thread),
       socket_(std::move(socket)),
       tls_(std::move(tls)),
@@ -65,22 +66,7 @@ Connection::Connection(IoThread& thread,
       address_(client_of(socket_)),
       turns_of_(address_),
       place_(std::move(place)),
-      stage_since_us_(core_.clock().now_us()) {
-  ++core_.counters().connections_live;
-}
-
-Connection::~Connection() {
-  // The core may end once no connection is counted.
-  job_.reset();
-  large_.reset();
-  owed_.reset();
-  share_.resize(0);
-  head_share_.resize(0);
-  pipelined_.resize(0);
-  unread_share_.resize(0);
-  place_.give_back();
-  --core_.counters().connections_live;
-}
+      stage_since_us_(core_.clock().now_us()) {}
 
 void Connection::start() {
   Error error;

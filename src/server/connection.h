@@ -39,7 +39,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
              boost::asio::ip::tcp::socket socket,
              std::unique_ptr<TlsSession> tls,
              ClientShare place);
-  ~Connection();
 
   void start();
   /// The job or the pool has something to send.
@@ -86,6 +85,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void close_behind_last();
 
   Core& core_;
+  LiveCount live_;  // ends last: the core may end once no connection is counted
   IoThread& thread_;
   boost::asio::ip::tcp::socket socket_;
   std::unique_ptr<TlsSession> tls_;
